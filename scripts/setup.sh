@@ -46,10 +46,10 @@ install_environment() {
     say "installing the environment into $env (about 6 GB, some minutes)"
     rm -rf "$env"
     "$python" -m venv "${site[@]}" "$env"
+    "$env/bin/python" -m pip install --quiet 'setuptools>=68,<80' # before the rest: colcon needs an older one
     # The lock is a whole closure: resolving it again could only change it.
     "$env/bin/python" -m pip install --quiet --no-deps --requirement "$wheels"
     "$env/bin/python" -m pip install --quiet --no-deps --requirement requirements/no_deps.in
-    "$env/bin/python" -m pip install --quiet 'setuptools>=68,<80'
     touch "$env/.complete"
 }
 
