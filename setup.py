@@ -1,4 +1,4 @@
-"""The ament_python package: `colcon build` installs the nodes and tools to lib/ttsp_ros, their data to share/ttsp_ros."""
+"""The ament_python package: nodes and tools go to lib/ttsp_ros, their data to share/ttsp_ros."""
 
 from pathlib import Path
 
