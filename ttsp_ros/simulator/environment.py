@@ -1,0 +1,93 @@
+"""The environment in which ttnn opens a simulated Blackhole, and the worker grids that cards have.
+
+ttnn reads it when it is imported, so it has to be there before. `python -m ttsp_ros.simulator run` gives it to a
+command, `activate` to this process.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ttsp_ros.simulator.toolchain import SimulatorError, find_toolchain
+
+SIMULATOR_VARIABLE = "TT_METAL_SIMULATOR"
+GRID_VARIABLE = "TT_METAL_CORE_GRID_OVERRIDE_TODEPRECATE"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A worker grid, as `device.compute_with_storage_grid_size()` gives it: columns x, rows y."""
+
+    columns: int
+    rows: int
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.columns <= 13 and 1 <= self.rows <= 10):
+            raise SimulatorError(f"a simulated grid of {self} was asked for; 1x1 to 13x10 are possible")
+
+    @classmethod
+    def parse(cls, text: str) -> Grid:
+        """From columns x rows: "11x10"."""
+        match = re.fullmatch(r"(\d+)x(\d+)", text)
+        if match is None:
+            raise SimulatorError(f"a grid is written like 11x10 (columns x rows), not {text!r}")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.columns}x{self.rows}"
+
+
+P150 = Grid(11, 10)  # cards with current firmware
+UNHARVESTED = Grid(13, 10)  # cards with older firmware
+
+
+def simulator_folder() -> Path:
+    """Wolfpine's Blackhole, in the form that ttnn starts."""
+    try:
+        wolfpine = importlib.metadata.distribution("wolfpine")
+    except importlib.metadata.PackageNotFoundError:
+        raise SimulatorError("wolfpine is not installed in this Python environment; run `make setup`") from None
+    return Path(str(wolfpine.locate_file("framework/sim/blackhole")))
+
+
+def variables(grid: Grid = P150) -> dict[str, str]:
+    """The environment variables of a simulated run on `grid`; SimulatorError where something is missing."""
+    toolchain = find_toolchain()
+    return {
+        SIMULATOR_VARIABLE: str(simulator_folder()),
+        GRID_VARIABLE: f"{grid.columns - 1},{grid.rows - 1}",
+        "TT_METAL_SLOW_DISPATCH_MODE": "1",
+        "TT_METAL_RUNTIME_ROOT": str(toolchain.runtime_root),
+        "TT_METAL_CACHE": str(toolchain.kernel_cache),
+        "TT_METAL_LOGGER_LEVEL": os.environ.get("TT_METAL_LOGGER_LEVEL", "error"),
+        # The inspector writes folders into the working directory and serves them on a port; nothing here reads them.
+        "TT_METAL_INSPECTOR": "0",
+        "LOGURU_LEVEL": os.environ.get("LOGURU_LEVEL", "WARNING"),
+        "WOLFPINE_PYTHON": sys.executable,
+    }
+
+
+def activate(grid: Grid = P150) -> None:
+    """Points this process's ttnn at the simulated Blackhole. Nothing changes where it is already, on the same grid."""
+    wanted = variables(grid)
+    if all(os.environ.get(name) == value for name, value in wanted.items()):
+        return
+    if "ttnn" in sys.modules:
+        raise SimulatorError(
+            "ttnn was imported before the simulated Blackhole was activated, and reads its environment only once.\n"
+            "Run the program with `python -m ttsp_ros.simulator run -- COMMAND`, or import ttnn later."
+        )
+    os.environ.update(wanted)
+
+
+def active_grid() -> Grid | None:
+    """The grid of the simulated Blackhole that this process's ttnn is pointed at, or None where it sees real cards."""
+    if SIMULATOR_VARIABLE not in os.environ:
+        return None
+    last_column, last_row = os.environ[GRID_VARIABLE].split(",")
+    return Grid(int(last_column) + 1, int(last_row) + 1)
