@@ -1,0 +1,13 @@
+"""Entry points of the executables: signals are taken over before ROS, or anything else that takes time, is imported."""
+
+from __future__ import annotations
+
+from ttsp_ros.ros.stop_signal import StopSignal
+
+
+def superpoint_node(args: list[str] | None = None) -> int:
+    """`ros2 run ttsp_ros superpoint_node`."""
+    stop = StopSignal().install()
+    from ttsp_ros.ros.superpoint_node import run
+
+    return run(args, stop)
