@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _setup(_: argparse.Namespace) -> int:
-    prepare()
+    prepare(install_packages=True)
     return 0
 
 

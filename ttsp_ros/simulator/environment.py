@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttsp_ros.simulator.toolchain import SimulatorError, find_toolchain
+from ttsp_ros.simulator.toolchain import SimulatorError, prepare
 
 SIMULATOR_VARIABLE = "TT_METAL_SIMULATOR"
 GRID_VARIABLE = "TT_METAL_CORE_GRID_OVERRIDE_TODEPRECATE"
@@ -57,7 +57,7 @@ def simulator_folder() -> Path:
 
 def variables(grid: Grid = P150) -> dict[str, str]:
     """The environment variables of a simulated run on `grid`; SimulatorError where something is missing."""
-    toolchain = find_toolchain()
+    toolchain = prepare()
     return {
         SIMULATOR_VARIABLE: str(simulator_folder()),
         GRID_VARIABLE: f"{grid.columns - 1},{grid.rows - 1}",

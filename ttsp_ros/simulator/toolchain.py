@@ -111,25 +111,14 @@ def find_host_compiler() -> HostCompiler:
     return HostCompiler(Path(gcc), version, cxx_headers, target_headers, PICOLIBC / "include", c_library)
 
 
-def find_toolchain() -> Toolchain:
-    """The toolchain that `setup` prepared; SimulatorError where it did not."""
-    ttnn = ttnn_folder()
-    if real_sfpi():
-        return Toolchain(ttnn, cache_folder() / "simulator-sfpi", stand_in=False)
-    folder = _stand_in_folder(find_host_compiler())
-    if not folder.exists():
-        raise SimulatorError("the simulated Blackhole is not prepared; run `python -m ttsp_ros.simulator setup`")
-    return Toolchain(folder / "root", folder / "kernel_cache", stand_in=True)
+def prepare(install_packages: bool = False) -> Toolchain:
+    """The toolchain, made ready where it is not yet: 0.2 s, then nothing. Several processes may call it at once.
 
-
-def prepare() -> Toolchain:
-    """Makes the toolchain ready, as cheaply as possible where it is already; several processes may call it at once.
-
-    Debian packages are installed where this runs as root; elsewhere MissingPackages says how to.
+    install_packages: install missing Debian packages where this runs as root. Else they raise MissingPackages.
     """
     if real_sfpi():
-        return find_toolchain()
-    compiler = _host_compiler_installing()
+        return Toolchain(ttnn_folder(), cache_folder() / "simulator-sfpi", stand_in=False)
+    compiler = _host_compiler_installing() if install_packages else find_host_compiler()
     folder = _stand_in_folder(compiler)
     if not folder.exists():
         with _locked(cache_folder() / "simulator.lock"):
@@ -137,7 +126,7 @@ def prepare() -> Toolchain:
                 _install_stand_in(compiler, folder)
                 _remove_unused(keep=folder)
     os.utime(folder)
-    return find_toolchain()
+    return Toolchain(folder / "root", folder / "kernel_cache", stand_in=True)
 
 
 def _host_compiler_installing() -> HostCompiler:

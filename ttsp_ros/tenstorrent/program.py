@@ -1,8 +1,8 @@
 """The few helpers with which our operations describe a ttnn program.
 
 An operation is a pure function from shapes and addresses to a `ttnn.ProgramDescriptor`, made of these helpers, and one
-public function that allocates the output and calls `ttnn.generic_op`. Kernels are files below `kernels/`, named by their
-path there. A core is its logical (column, row).
+public function that allocates the output and calls `run`. Kernels are files below `kernels/`, named by their path
+there. A core is its logical (column, row).
 
 Names in a kernel (header `common/arguments.hpp`)::
 
@@ -150,7 +150,7 @@ def kernel(
 ) -> ttnn.KernelDescriptor:
     """The kernel in the file `name` below `kernels/`, on `cores`.
 
-    tensors: what the kernel reads with TensorAccessorArgs, the first at <0>, the others at next_compile_time_args_offset().
+    tensors: those that the kernel finds through TensorAccessorArgs, in that order from <0>.
     compile_time: constants by name; other values give another binary.
     unique: runtime arguments of each core by name, the same names and order on every core.
     common: runtime arguments that all cores share, by name.
