@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from rosbags.highlevel import AnyReader, AnyReaderError
 from rosbags.interfaces import Connection
-from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, ReaderError, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
 from rosbags.typesys.store import Typestore
 
@@ -41,7 +41,7 @@ def open_bag(path: Path) -> Iterator[AnyReader]:
     """Opens a rosbag2 folder, one .mcap or .db3 file of it, or a ROS 1 .bag.
 
     Raises:
-        BagError: it is not there or it is not readable.
+        BagError: it is not there or not readable; or, from inside the `with` block, damaged further on.
     """
     try:
         reader = AnyReader([path], default_typestore=typestore())
@@ -54,6 +54,8 @@ def open_bag(path: Path) -> Iterator[AnyReader]:
         raise BagError(f"{path}: not a readable bag: {error}") from error
     try:
         yield reader
+    except (AnyReaderError, ReaderError) as error:
+        raise BagError(f"{path}: damaged: {error}") from error
     finally:
         reader.close()
 
