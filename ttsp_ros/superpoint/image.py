@@ -144,7 +144,7 @@ def _samples(
             f"{raw.size} bytes of data are less than the {needed} of {width}x{height} {encoding} with a step of {step}"
         )
     shape, strides = (height, width, kind.channels), (step, pixel_bytes, dtype.itemsize)
-    samples = np.ndarray(shape, dtype.newbyteorder(">" if big_endian else "<"), raw, strides=strides)
+    samples: np.ndarray = np.ndarray(shape, dtype.newbyteorder(">" if big_endian else "<"), raw, strides=strides)
     if dtype.itemsize > 1:
         samples = np.require(samples, dtype, ["ALIGNED"])
     return samples[..., 0] if kind.channels == 1 else samples
@@ -218,7 +218,8 @@ def decode_compressed(format: str, data: Buffer) -> np.ndarray:
         size, flags = _png_size(raw), cv2.IMREAD_UNCHANGED
     else:
         raise ImageError(
-            f"format {format[:60]!r}: {raw.size} bytes starting with {start.hex(' ') or 'nothing'} are neither JPEG nor PNG"
+            f"format {format[:60]!r}: {raw.size} bytes starting with {start.hex(' ') or 'nothing'} "
+            "are neither JPEG nor PNG"
         )
     height, width = size
     if height < 1 or width < 1 or height * width > MAX_PIXELS:
