@@ -42,7 +42,7 @@ HEAD_DIM_PADDED = 64
 HEAD_TILES = HEAD_DIM_PADDED // TILE
 BLOCK_COLUMNS = 2  # column tiles of a K-block: one padded head
 OUT_SPLIT = ROW_TILES * BLOCK_COLUMNS  # cores that share a column pair, each finishing one of its four tiles
-DECODER_SPLIT = 8
+DECODER_SPLIT = 8  # the hub adds the decoder's partial sums: 8 x 2 row tiles x 5 column tiles fit its buffer of 128
 
 StreamDtype = Literal["bf16", "bfp8_b"]
 ReaderMode = Literal["direct", "relay"]
@@ -53,7 +53,7 @@ READER_MODES: tuple[ReaderMode, ...] = ("direct", "relay")
 TILE_ORDERS: tuple[TileOrder, ...] = ("kn", "nk")
 TILE_BYTES: Mapping[str, int] = {"bf16": 2048, "fp32": 4096, "bfp8_b": block_float.TILE_BYTES}
 
-Weights = Callable[[str], torch.Tensor]
+WeightOf = Callable[[str], torch.Tensor]
 #: Name, K tiles, N tiles, rows and columns of a K-block, cores that share a column block.
 Shape = tuple[str, int, int, int, int, int]
 
@@ -265,6 +265,7 @@ class ArenaLayout:
                 f"(2 row tiles x {self.width_tiles} column tiles of the width)"
             )
         self.keys.masks(config.key_sets)
+        self.offsets_table()  # places every operation, which fails where the cores do not suffice
 
     # ---- sizes
 
@@ -335,7 +336,8 @@ class ArenaLayout:
 
     def _tail_shapes(self) -> Iterator[Shape]:
         width, out, hidden, action = self.width_tiles, self.out_tiles, self.hidden_tiles, self.action_tiles
-        split = math.gcd(hidden, DECODER_SPLIT)
+        fits = [n for n in range(1, DECODER_SPLIT + 1) if hidden % n == 0 and n * action <= self.n_compute]
+        split = max(fits, default=1)
         yield ("tail.project", width, out, width, 1, 1)
         yield ("tail.decode1", out, hidden, out, 1, 1)
         yield ("tail.decode2", hidden, action, hidden // split, 1, split)
@@ -444,17 +446,17 @@ class ArenaLayout:
                 first = piece.k0 + k_block * op.block_rows
                 yield piece, k_block, (slice(first, first + op.block_rows), slice(piece.n0, piece.n1))
 
-    def pack(self, table: Table, weights: Weights, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    def pack(self, table: Table, weight_of: WeightOf, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         """The arena tensor of a table, from one padded weight at a time.
 
         Args:
-            weights: gives the padded weight of an operation's name; asked once for each, in order of place, so that
-                a checkpoint may be read lazily. `ttsp_ros.dit.megakernel.tables.padded_weights` makes it of a model.
+            weight_of: gives the padded weight of an operation's name; asked once for each, in order of place, so that
+                a checkpoint is read bit by bit. `host_tensors.padded_weights` makes it of a checkpoint.
             dtype: of the host tensor; float32 keeps every bit for comparisons.
         """
         arena = self.new_tensor(table, dtype)
         for op in self.operations(table):
-            self.write(arena, op, weights(op.name))
+            self.write(arena, op, weight_of(op.name))
         return arena
 
 
