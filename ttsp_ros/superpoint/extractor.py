@@ -43,6 +43,14 @@ class Extractor(Protocol):
         """
         ...
 
+    def check(self, settings: DetectionSettings) -> None:
+        """Refuse settings that would need an extractor made anew; computes nothing, and any thread may ask.
+
+        Raises:
+            ValueError: which setting is fixed, at what, and how to change it.
+        """
+        ...
+
     def close(self) -> None:
         """Give back what is held (a device, memory). The extractor is of no use afterwards."""
         ...
@@ -125,6 +133,9 @@ class TorchExtractor:
         return Features(
             geometry.to_received(found.x.numpy(), found.y.numpy()), found.scores.float().numpy(), descriptors.numpy()
         )
+
+    def check(self, settings: DetectionSettings) -> None:
+        """Any settings will do, from one image to the next."""
 
     def close(self) -> None:
         """Nothing is held but memory."""
