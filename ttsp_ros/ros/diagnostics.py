@@ -11,13 +11,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from diagnostic_msgs.msg import DiagnosticStatus
 
 # Rates and mean times are over the latest frames of this many seconds.
 WINDOW_SECONDS = 5.0
+
+# A stamp so far from the node's clock is of another clock: a bag without simulated time, or the other way round.
+STRANGE_AGE_MS = 60_000.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class Counts:
         dropped: replaced by a newer one before their turn came, or waiting when the node was deactivated.
         refused: not usable; `refusal` says why the latest was.
         failed: processing raised; `failure` says what.
+        fps: processed per second, over WINDOW_SECONDS.
+        processing_ms, age_ms: means of FrameTime over WINDOW_SECONDS, NaN without frames; and the largest of each.
+        waited: seconds since the latest message, or since messages could come at all.
     """
 
     received: int = 0
@@ -61,7 +67,7 @@ class Counts:
     processing_ms_max: float = math.nan
     age_ms: float = math.nan
     age_ms_max: float = math.nan
-    seconds_since_received: float = math.inf
+    waited: float = 0.0
 
     def values(self) -> dict[str, str]:
         """As key-value pairs of a diagnostic message; times that aren't known are left out."""
@@ -98,14 +104,18 @@ class Counter:
         with self._lock:
             self._counts = Counts()
             self._times: deque[FrameTime] = deque()
-            self._begin = self._clock()
-            self._last_received: float | None = None
+            self._begin = self._waiting_since = self._clock()
+
+    def expect(self) -> None:
+        """Messages may come from now on: somebody subscribed."""
+        with self._lock:
+            self._waiting_since = self._clock()
 
     def receive(self) -> None:
         """A message arrived."""
         with self._lock:
             self._add(received=1)
-            self._last_received = self._clock()
+            self._waiting_since = self._clock()
 
     def drop(self, number: int = 1) -> None:
         """So many were dropped unseen."""
@@ -138,7 +148,6 @@ class Counter:
             now = self._clock()
             processing = [frame.processing_ms for frame in self._times]
             ages = [frame.age_ms for frame in self._times if math.isfinite(frame.age_ms)]
-            since = self._begin if self._last_received is None else self._last_received
             return replace(
                 self._counts,
                 fps=self._rate(now),
@@ -146,7 +155,7 @@ class Counter:
                 processing_ms_max=max(processing, default=math.nan),
                 age_ms=_mean(ages),
                 age_ms_max=max(ages, default=math.nan),
-                seconds_since_received=now - since,
+                waited=now - self._waiting_since,
             )
 
     def _add(self, **numbers: int) -> None:
@@ -163,14 +172,46 @@ class Counter:
             self._times.popleft()
 
 
-def status(name: str, level: bytes, message: str, hardware_id: str, values: Mapping[str, Any]) -> DiagnosticStatus:
-    """A DiagnosticStatus with `values` as key-value pairs; `level` is DiagnosticStatus.OK, WARN, ERROR or STALE."""
+@dataclass(frozen=True)
+class Health:
+    """A level and what to tell: OK, WARN and ERROR are those of diagnostic_msgs/DiagnosticStatus."""
+
+    level: int
+    message: str
+
+    OK: ClassVar[int] = 0
+    WARN: ClassVar[int] = 1
+    ERROR: ClassVar[int] = 2
+
+
+def judge(now: Counts, before: Counts, input_timeout: float) -> Health:
+    """How a source that somebody listens to is doing, from its counts now and at the time of the last judgement.
+
+    Args:
+        input_timeout: seconds without a message that are worth a warning; 0: never.
+    """
+    if now.failed > before.failed:
+        return Health(Health.ERROR, f"failed: {now.failure}")
+    if now.refused > before.refused:
+        return Health(Health.WARN, f"refused: {now.refusal}")
+    if 0 < input_timeout < now.waited:
+        return Health(Health.WARN, f"no message for {now.waited:.0f} s")
+    if abs(now.age_ms) > STRANGE_AGE_MS:
+        return Health(
+            Health.WARN,
+            f"stamps are {now.age_ms / 1e3:.0f} s older than the node's clock: is use_sim_time what it should be?",
+        )
+    return Health(Health.OK, f"{now.fps:.1f} per second")
+
+
+def status(name: str, health: Health, hardware_id: str, values: Mapping[str, Any]) -> DiagnosticStatus:
+    """A DiagnosticStatus with `values` as key-value pairs."""
     from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
     return DiagnosticStatus(
-        level=level,
+        level=bytes([health.level]),
         name=name,
-        message=message,
+        message=health.message,
         hardware_id=hardware_id,
         values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
     )

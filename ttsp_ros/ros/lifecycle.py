@@ -20,19 +20,12 @@ from rclpy.logging import get_logger
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
-from ttsp_ros.ros.parameters import ParameterSpec, Takes
+from ttsp_ros.ros.parameters import AUTOSTART
 from ttsp_ros.ros.stop_signal import StopSignal
 from ttsp_ros.ros.worker import WorkerStoppedError
 
 # A process that was asked to stop ends after this long whatever its threads do; users begin to doubt after 2 seconds.
 GRACE_SECONDS = 1.5
-
-AUTOSTART = ParameterSpec(
-    "autostart",
-    True,
-    "Configure and activate the node at start. When off, a lifecycle manager or `ros2 lifecycle set` does it.",
-    Takes.START,
-)
 
 
 class ManagedNode(LifecycleNode):

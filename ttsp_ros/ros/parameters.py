@@ -88,6 +88,14 @@ class ParameterSpec:
         return descriptor
 
 
+AUTOSTART = ParameterSpec(
+    "autostart",
+    True,
+    "Configure and activate the node at start. When off, a lifecycle manager or `ros2 lifecycle set` does it.",
+    Takes.START,
+)
+
+
 class ParameterSet:
     """Declares parameters on a node, refuses changes with a reason, and hands accepted ones on.
 

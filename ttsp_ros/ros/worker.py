@@ -74,10 +74,14 @@ class Worker(Generic[Item]):
             self._condition.notify()
         return future
 
-    def clear(self) -> int:
-        """Forget the waiting items and wait until the one in work is done. Returns how many were forgotten."""
+    def clear(self) -> list[str]:
+        """Forget the waiting items and wait until the one in work is done. Returns the sources of the forgotten.
+
+        Raises:
+            WorkerStoppedError: the worker is stopped meanwhile.
+        """
         with self._condition:
-            forgotten = len(self._items)
+            forgotten = list(self._items)
             self._items.clear()
         self.call(lambda: None).result()
         return forgotten
