@@ -197,7 +197,7 @@ N17 = GrootConfig(
     text_every=2,
     euler_dtype="bf16",
 )
-CONFIGS = {config.version: config for config in (N15, N16, N17)}
+CONFIGS: dict[str, GrootConfig] = {config.version: config for config in (N15, N16, N17)}
 
 
 def config_of(version: str) -> GrootConfig:
