@@ -1,0 +1,117 @@
+// Reader of the main program: the keypoint list is what NMS left in the L1 of its cores, slot by slot.
+//
+// Every core adds up the counts of all slots, so that it knows how many keypoints there are and which are its own,
+// and copies only the records of those.
+#include "api/dataflow/dataflow_api.h"
+#include "common/arguments.hpp"
+#include "read.hpp"
+
+using namespace ttsp;
+using namespace ttsp::sampler;
+
+namespace {
+
+constexpr uint32_t slots = get_named_compile_time_arg_val("slots");
+constexpr uint32_t capacity = get_named_compile_time_arg_val("capacity");
+constexpr uint32_t blocks = (slots + COUNTS_PER_PAGE - 1) / COUNTS_PER_PAGE;
+
+// Slots before block b hold before[b] keypoints.
+struct Prefix {
+    uint32_t before[blocks];
+};
+
+uint32_t count_of(const volatile uint32_t* counts, uint32_t slot) { return counts[slot * (COUNT_BYTES / 4)]; }
+
+// Totals into `header`; eight loads at a time, since a load from L1 takes as many cycles.
+Prefix add_up(const volatile uint32_t* counts, Header& header) {
+    constexpr uint32_t batch = 8;
+    Prefix prefix;
+    uint32_t total = 0, overflowing = 0;
+    for (uint32_t block = 0; block < blocks; block++) {
+        prefix.before[block] = total;
+        const uint32_t end = smaller((block + 1) * COUNTS_PER_PAGE, slots);
+        uint32_t slot = block * COUNTS_PER_PAGE;
+        for (; slot + batch <= end; slot += batch) {
+            uint32_t count[batch];
+            for (uint32_t i = 0; i < batch; i++) {
+                count[i] = count_of(counts, slot + i);
+            }
+            for (uint32_t i = 0; i < batch; i++) {
+                total += count[i];
+                overflowing += count[i] > capacity;
+            }
+        }
+        for (; slot < end; slot++) {
+            const uint32_t count = count_of(counts, slot);
+            total += count;
+            overflowing += count > capacity;
+        }
+    }
+    header.total = total;
+    header.overflow_slots = overflowing;
+    return prefix;
+}
+
+// The records [begin, begin + count) of the list, to share.records.
+template <class Records>
+void read_records(const Records& records, const volatile uint32_t* counts, const Prefix& prefix, const Share& share) {
+    const uint32_t end = share.begin + share.count;
+    uint32_t block = 0;
+    while (block + 1 < blocks && prefix.before[block + 1] <= share.begin) {
+        block++;
+    }
+    uint32_t first = prefix.before[block];
+    for (uint32_t slot = block * COUNTS_PER_PAGE; first < end; slot++) {
+        const uint32_t next = first + count_of(counts, slot);
+        const uint32_t from = larger(first, share.begin), to = smaller(next, end);
+        if (from < to) {
+            noc_async_read(records.get_noc_addr(slot, (from - first) * RECORD_BYTES),
+                           share.records + (from - share.begin) * RECORD_BYTES, (to - from) * RECORD_BYTES);
+        }
+        first = next;
+    }
+    noc_async_read_barrier();
+}
+
+}  // namespace
+
+void kernel_main() {
+    constexpr auto map_args = TensorAccessorArgs<0>();
+    constexpr auto weights_args = TensorAccessorArgs<map_args.next_compile_time_args_offset()>();
+    constexpr auto counts_args = TensorAccessorArgs<weights_args.next_compile_time_args_offset()>();
+    constexpr auto records_args = TensorAccessorArgs<counts_args.next_compile_time_args_offset()>();
+    constexpr auto params_args = TensorAccessorArgs<records_args.next_compile_time_args_offset()>();
+    const auto map = TensorAccessor(map_args, COMMON_ARGUMENT(map));
+    const auto weights = TensorAccessor(weights_args, COMMON_ARGUMENT(weights));
+    const auto counts = TensorAccessor(counts_args, COMMON_ARGUMENT(counts));
+    const auto records = TensorAccessor(records_args, COMMON_ARGUMENT(records));
+    const auto params = TensorAccessor(params_args, COMMON_ARGUMENT(params));
+    constexpr uint32_t kmax = get_named_compile_time_arg_val("kmax");
+    constexpr uint32_t cb_share = get_named_compile_time_arg_val("cb_share");
+    constexpr uint32_t cb_counts = get_named_compile_time_arg_val("cb_counts");
+
+    const uint32_t params_at = get_write_ptr(cb_counts), counts_at = params_at + PARAMS_BYTES;
+    noc_async_read(params.get_noc_addr(0), params_at, PARAMS_BYTES);
+    for (uint32_t page = 0; page < blocks; page++) {
+        noc_async_read(counts.get_noc_addr(page), counts_at + page * COUNT_PAGE_BYTES, COUNT_PAGE_BYTES);
+    }
+    noc_async_read_barrier();
+
+    const auto* parameters = reinterpret_cast<volatile tt_l1_ptr Params*>(params_at);
+    const auto* slot_counts = reinterpret_cast<volatile tt_l1_ptr uint32_t*>(counts_at);
+    Share share{};
+    const Prefix prefix = add_up(slot_counts, share.header);
+    // The host chooses when the list is incomplete or too long; it then finds count = 0 < total.
+    const bool complete = share.header.overflow_slots == 0 && share.header.total <= smaller(kmax, parameters->limit);
+    share.header.count = complete ? share.header.total : 0;
+    share.speculated = parameters->bucket;
+    share.header.bucket = bucket_of<get_named_compile_time_arg_val("chunk"), get_named_compile_time_arg_val("buckets")>(
+        share.header.count, share.speculated);
+    share.speculated = smaller(share.speculated, share.header.bucket);
+    apportion<get_named_compile_time_arg_val("cores")>(share, core_index<get_named_compile_time_arg_val("columns")>());
+    share.records = get_write_ptr(cb_share) + SHARE_BYTES;
+    if (share.count != 0) {
+        read_records(records, slot_counts, prefix, share);
+    }
+    serve(share, map, weights);
+}
