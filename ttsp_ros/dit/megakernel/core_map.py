@@ -10,15 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
 from ttsp_ros.dit.megakernel.arena import ROW_TILES, ArenaLayout
-
-Core = tuple[int, int]
-Rectangle = tuple[Core, Core]
+from ttsp_ros.tenstorrent.program import Core, Rectangle, grid_cores
 
 NOT_APPLICABLE = 0xFFFF
 VIRTUAL_CHANNELS = 4  # unicast request channels of a NoC port (tt-metal: `NOC_UNICAST_WRITE_VC` and its neighbours)
@@ -64,8 +62,7 @@ class CoreMap:
 
     def all_cores(self) -> tuple[Core, ...]:
         """Every core of the rectangle, row by row."""
-        width, height = self.grid
-        return tuple((x, y) for y in range(height) for x in range(width))
+        return tuple(grid_cores(*self.grid))
 
     @cached_property
     def role_of(self) -> Mapping[Core, Role]:
@@ -195,7 +192,7 @@ def core_map(
     taken = readers if readers is not None else _default_readers(grid, layout.n_banks)
     if len(taken) != layout.n_banks:
         raise ValueError(f"readers: got {len(taken)} cores for {layout.n_banks} DRAM banks")
-    free = [(x, y) for y in range(height) for x in range(width) if (x, y) not in taken]
+    free = [core for core in grid_cores(*grid) if core not in taken]
     hub, hub2 = sorted(free, key=lambda core: (_from_centre(core, grid), core))[:2]
     free = [core for core in free if core not in (hub, hub2)]
     return CoreMap(
@@ -219,19 +216,3 @@ def _default_readers(grid: tuple[int, int], n_banks: int) -> tuple[Core, ...]:
 
 def _from_centre(core: Core, grid: tuple[int, int]) -> float:
     return abs(core[0] - (grid[0] - 1) / 2) + abs(core[1] - (grid[1] - 1) / 2)
-
-
-def rectangles(cores: Iterable[Core]) -> list[Rectangle]:
-    """Disjoint rectangles that together are exactly `cores`: runs of rows, equal runs of following rows joined."""
-    left = set(cores)
-    found: list[Rectangle] = []
-    while left:
-        x0, y0 = min(left, key=lambda core: (core[1], core[0]))
-        x1, y1 = x0, y0
-        while (x1 + 1, y0) in left:
-            x1 += 1
-        while all((x, y1 + 1) in left for x in range(x0, x1 + 1)):
-            y1 += 1
-        left -= {(x, y) for x in range(x0, x1 + 1) for y in range(y0, y1 + 1)}
-        found.append(((x0, y0), (x1, y1)))
-    return found

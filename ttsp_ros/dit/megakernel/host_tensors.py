@@ -135,26 +135,26 @@ def row_bias(config: GrootConfig, weights: Weights, embodiment: int) -> Tensor:
     return rows
 
 
-def key_value(layout: ArenaLayout, weights: Weights, block: int, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of a cross block, float32 [1, heads, keys_padded, 64] each; computed once a call.
+def state_token(weights: Weights, embodiment: int, state: Tensor) -> Tensor:
+    """The first token, float32 [1, width], of a normalised state [max_state_dim]."""
+
+    def layer(name: str, x: Tensor) -> Tensor:
+        weight, bias = (weights.row(f"state_encoder.{name}.{part}", embodiment).float() for part in "Wb")
+        return x @ weight + bias
+
+    return layer("layer2", F.relu(layer("layer1", state.float()[None])))
+
+
+def padded_keys(layout: ArenaLayout, block: int, keys: Tensor) -> Tensor:
+    """Keys or values of a cross block as the kernel reads them: heads padded to 64, zero rows up to the plan's length.
 
     Args:
-        tokens: [keys, vl_dim], the block's key set after the VL layers; at most `keys_padded` of them.
+        keys: [1, heads, tokens, head_dim], as `ActionHead.encode_tokens` gives them in its `Context`.
     """
-    keys, padded = len(tokens), layout.keys_padded(block)
-    if keys > padded:
-        raise ValueError(f"block {block}: {keys} {layout.config.keys_of(block)} keys, the plan holds {padded}")
-    heads = layout.config.n_heads
-
-    def projected(part: str) -> Tensor:
-        name = f"{_block(block)}.attn1.to_{part}"
-        product = F.linear(
-            tokens.float(), weights.tensor(f"{name}.weight").float(), weights.tensor(f"{name}.bias").float()
-        )
-        by_head = pad_heads(product, heads, dim=1).unflatten(1, (heads, HEAD_DIM_PADDED)).transpose(0, 1)
-        return F.pad(by_head, (0, 0, 0, padded - keys))[None]
-
-    return projected("k"), projected("v")
+    tokens, padded = keys.shape[2], layout.keys_padded(block)
+    if tokens > padded:
+        raise ValueError(f"block {block}: {tokens} {layout.config.keys_of(block)} keys, the plan holds {padded}")
+    return F.pad(keys, (0, HEAD_DIM_PADDED - keys.shape[3], 0, padded - tokens))
 
 
 def key_mask(real: int, padded: int) -> Tensor:
