@@ -5,8 +5,6 @@ A node derives from `ManagedNode` and fills in `set_up`, `start`, `halt` and `te
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,7 +19,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from ttsp_ros.ros.parameters import AUTOSTART
-from ttsp_ros.ros.stop_signal import StopSignal
+from ttsp_ros.ros.stop_signal import StopSignal, leave
 from ttsp_ros.ros.worker import WorkerStoppedError
 
 # A process that was asked to stop ends after this long whatever its threads do; users begin to doubt after 2 seconds.
@@ -219,6 +217,4 @@ class _Process:
     def _abandon(self) -> None:
         """End now: a thread that doesn't return (import, kernel build, device) would keep us, or crash us at exit."""
         self._node.get_logger().info("still busy; ending without waiting for it")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(self._status)
+        leave(self._status)

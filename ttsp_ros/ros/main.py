@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ttsp_ros.ros.stop_signal import StopSignal
+from typing import NoReturn
+
+from ttsp_ros.ros.stop_signal import StopSignal, leave
 
 
-def superpoint_node(args: list[str] | None = None) -> int:
+def superpoint_node(args: list[str] | None = None) -> NoReturn:
     """`ros2 run ttsp_ros superpoint_node`."""
     stop = StopSignal().install()
     from ttsp_ros.ros.superpoint_node import run
 
-    return run(args, stop)
+    leave(run(args, stop))

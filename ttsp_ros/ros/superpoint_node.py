@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from ttsp_ros.ros.camera import Camera, ViewSettings
 from ttsp_ros.ros.diagnostics import Health, status
 from ttsp_ros.ros.lifecycle import ManagedNode, spin
 from ttsp_ros.ros.parameters import ParameterSet, Values
-from ttsp_ros.ros.stop_signal import StopSignal
+from ttsp_ros.ros.stop_signal import StopSignal, leave
 from ttsp_ros.ros.superpoint_parameters import (
     SUPERPOINT_PARAMETERS,
     camera_names,
@@ -167,14 +166,9 @@ class SuperPointNode(ManagedNode):
 
 
 def run(args: list[str] | None = None, stop: StopSignal | None = None) -> int:
-    """Run the node as this process; see `ttsp_ros.ros.lifecycle.spin`."""
+    """Run the node as this process and return its exit status; the executable enters through `ttsp_ros.ros.main`."""
     return spin(SuperPointNode, args, stop)
 
 
-def main() -> None:
-    """For `python -m ttsp_ros.ros.superpoint_node`; the executable enters through `ttsp_ros.ros.main`."""
-    sys.exit(run())
-
-
 if __name__ == "__main__":
-    main()
+    leave(run())
