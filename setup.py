@@ -42,7 +42,7 @@ setup(
     license="Apache-2.0",
     entry_points={
         "console_scripts": [
-            "superpoint_node = ttsp_ros.ros.superpoint_node:main",
+            "superpoint_node = ttsp_ros.ros.main:superpoint_node",
             "dit_node = ttsp_ros.ros.dit_node:main",
             "ttsp_replay = ttsp_ros.tools.replay:main",
             "ttsp_bench = ttsp_ros.tools.bench:main",
