@@ -690,7 +690,7 @@ def _check_memory(spec: ProgramSpec) -> None:
             largest = sorted(held, key=lambda buffer: -buffer.total_bytes)[:3]
             named = ", ".join(f"{b.name} {b.total_bytes:,} B ({b.pages} x {b.page_bytes})" for b in largest)
             raise SpecError(
-                f"buffers of a {role} core take {used:,} B of L1, {limit:,} B are allowed ({used - limit:,} B too many); "
+                f"a {role} core takes {used:,} B of L1, {limit:,} B are allowed, {used - limit:,} B too much; "
                 f"the largest are {named}. Lower a depth of {type(spec.budget).__name__} or stream bfp8_b"
             )
 
