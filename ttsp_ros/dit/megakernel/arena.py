@@ -391,14 +391,6 @@ class ArenaLayout:
         tile_bytes = self.operations(table)[0].tile_bytes
         return self.bank_bytes(table) // tile_bytes * TILE, self.n_banks * TILE
 
-    def traffic(self) -> list[int]:
-        """Weight bytes that one denoising step streams from each bank, padding slots not counted."""
-        read = [0] * self.n_banks
-        for op in self.stream_ops + self.tail_ops:
-            for core in range(op.n_cores):
-                read[self.bank_of(core)] += op.piece_bytes
-        return read
-
     # ---- packing
 
     def new_tensor(self, table: Table, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

@@ -22,9 +22,9 @@ NOT_APPLICABLE = 0xFFFF
 VIRTUAL_CHANNELS = 4  # unicast request channels of a NoC port (tt-metal: `NOC_UNICAST_WRITE_VC` and its neighbours)
 PER_CORE_WORDS = ("compute_index", "bank", "virtual_channel", "head", "group")
 
-#: The logical worker next to each Blackhole DRAM bank, as ttnn's get_optimal_dram_bank_to_logical_worker_assignment
-#: gives it for NoC 0 on a grid of at least 8 x 10: columns 0 and 7 are next to the two columns of DRAM controllers.
-NEAR_DRAM: tuple[Core, ...] = ((0, 0), (0, 3), (0, 7), (0, 9), (7, 1), (7, 4), (7, 6), (7, 9))
+#: The logical worker next to each of Blackhole's DRAM banks 0 to 7: columns 0 and 7 are beside the two columns of DRAM
+#: controllers. What ttnn's get_optimal_dram_bank_to_logical_worker_assignment says for NoC 0 on an 11x10 grid.
+NEAR_DRAM: tuple[Core, ...] = ((0, 9), (0, 0), (0, 7), (0, 3), (7, 9), (7, 1), (7, 6), (7, 4))
 
 
 class Role(Enum):

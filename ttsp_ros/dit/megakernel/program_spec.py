@@ -47,8 +47,9 @@ VARIANTS: tuple[Variant, ...] = ("block", "step", "steps4")
 SHAPES: tuple[Shape, ...] = ("basic", "full")
 
 KERNEL_GROUPS = 4  # readers, hubs, compute, spare: a binary each
-#: L1 of a Blackhole core that buffers may use: 1,536 KiB less firmware, mailboxes and the default kernel-config ring.
-L1_USABLE_BYTES = 1427 * 1024
+#: L1 of a Blackhole core that buffers may use, as ttnn 0.81's allocator says: 1,536 KiB less 41,088 B of firmware and
+#: mailboxes and the default kernel-config ring of 69 KiB. (Often rounded to 1,427 KiB, which is 128 B too much.)
+L1_USABLE_BYTES = 1536 * 1024 - 41_088 - 69 * 1024
 #: What the full program leaves free: a kernel-config ring that is 96 KiB larger for its long binaries, and room for the
 #: L1 allocator to place the two tensor-backed buffers at one address on all cores.
 L1_RESERVE_BYTES = 96 * 1024 + 24_000
@@ -206,6 +207,11 @@ class ProgramSpec:
             cores = self.core_map.core_sets[role]
             used[role] = sum(b.total_bytes for b in self.buffers if cores and cores <= self.core_map.core_sets[b.cores])
         return used
+
+    def l1_limit(self, role: str) -> int:
+        """Bytes that the buffers of a core of this role may take."""
+        limit = L1_USABLE_BYTES - (L1_RESERVE_BYTES if self.shape == "full" else 0)
+        return min(limit, self.budget.l1_bytes) if role == "compute" else limit
 
     def common_args(self, addresses: Mapping[str, int]) -> list[int]:
         """The common runtime arguments, for tensors at these addresses.
@@ -679,12 +685,9 @@ def _check_transactions(spec: ProgramSpec) -> None:
 
 
 def _check_memory(spec: ProgramSpec) -> None:
-    reserve = L1_RESERVE_BYTES if spec.shape == "full" else 0
     sets = spec.core_map.core_sets
     for role, used in spec.l1_bytes().items():
-        limit = L1_USABLE_BYTES - reserve
-        if role == "compute":
-            limit = min(limit, spec.budget.l1_bytes)
+        limit = spec.l1_limit(role)
         if used > limit:
             held = [b for b in spec.buffers if sets[role] <= sets[b.cores]]
             largest = sorted(held, key=lambda buffer: -buffer.total_bytes)[:3]
@@ -704,7 +707,7 @@ def _check_arguments(spec: ProgramSpec) -> None:
         if op.offset >= 2**32:
             raise SpecError(f"offset of {op.name}: {op.offset} does not fit 32 bits")
     for what, got, allowed in (
-        # Headers of ttnn 0.81 still say 341, the limit until tt-metal #48686 let fast dispatch send larger sets.
+        # What ttnn 0.81 enforces. Until tt-metal #48686 it was 341, which some of its headers still say.
         ("runtime argument words", stats.per_core_words + stats.common_words, RUNTIME_ARGUMENT_WORDS),
         ("semaphores", stats.semaphores, SEMAPHORES),
         ("kernel groups", stats.kernel_groups, KERNEL_GROUPS),
