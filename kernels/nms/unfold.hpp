@@ -40,13 +40,12 @@ class Slot {
         top_ = taps.first * cell_columns;
         bottom_ = taps.second * cell_columns;
         y_ = y;
-        row_passes_ = y >= params_.top && y < params_.bottom;
+        // In a row that may hold no keypoint no score is enough.
+        threshold_ = y >= params_.top && y < params_.bottom ? params_.threshold_bits : 0xffff;
     }
 
-    bool row_passes() const { return row_passes_; }
-
     void offer(uint32_t x, uint32_t score) {
-        if (!row_passes_ || score <= params_.threshold_bits || x < params_.left || x >= params_.right) {
+        if (score <= threshold_ || x - params_.left >= params_.right - params_.left) {
             return;
         }
         if (count_ < capacity) {
@@ -70,36 +69,37 @@ class Slot {
     const uint32_t first_row_;
     volatile uint32_t* const candidate_;
     volatile Record* const record_;
-    uint32_t count_ = 0, y_ = 0, top_ = 0, bottom_ = 0;
-    bool row_passes_ = false;
+    uint32_t count_ = 0, y_ = 0, top_ = 0, bottom_ = 0, threshold_ = 0;
 };
 
-// The flags of an image row start at L1 address `flags`, those of the next chunk of it `chunk_bytes` on.
-// found(lane, position) is called for every maximum, from left to right.
-template <class Found>
-inline void unfold_row(uint32_t flags, Found found) {
+constexpr uint32_t flag_bits(uint32_t word) { return (word & 0x1fff) | (word & 0x8000) >> 2; }
+
+// `flags`: L1 address of the flags of an image row; those of its next chunk lie a chunk further. `centres`: L1 address
+// of position 0 of its output in the strips. pixel(x, score) is called for every maximum, from left to right.
+template <class Pixel>
+inline __attribute__((always_inline)) void unfold_row(uint32_t flags, uint32_t centres, Pixel pixel) {
     constexpr uint32_t chunk_bytes = flag_tiles * TILE_BYTES;
     constexpr uint32_t empty = NO_FLAGS << 16 | NO_FLAGS;
     constexpr uint32_t words = chunks * flag_words;
-    for (uint32_t pair = 0; pair < LANES / 2; pair++) {
+    for (uint32_t lane = 0; lane < LANES; lane += 2, flags += 4) {
         uint32_t word[words], differs = 0;
 #pragma GCC unroll 64
         for (uint32_t i = 0; i < words; i++) {
-            const uint32_t address = flags + i / flag_words * chunk_bytes + i % flag_words * POSITION_BYTES + 4 * pair;
+            const uint32_t address = flags + i / flag_words * chunk_bytes + i % flag_words * POSITION_BYTES;
             word[i] = *reinterpret_cast<const volatile uint32_t*>(address);
             differs |= word[i] ^ empty;
         }
         if (differs == 0) {
             continue;
         }
-        for (uint32_t lane = 2 * pair; lane < 2 * pair + 2; lane++) {
+#pragma GCC unroll 2
+        for (uint32_t odd = 0; odd < 2; odd++) {
             for (uint32_t i = 0; i < words; i++) {
-                uint32_t bits = word[i] >> lane % 2 * 16;
-                bits = (bits & 0x1fff) | (bits & 0x8000) >> 2;
-                for (uint32_t p = i / flag_words * out + i % flag_words * FLAG_BITS; bits != 0; p++, bits >>= 1) {
-                    if (bits & 1) {
-                        found(lane, p);
-                    }
+                const uint32_t first = i / flag_words * out + i % flag_words * FLAG_BITS;
+                for (uint32_t bits = flag_bits(word[i] >> 16 * odd); bits != 0; bits &= bits - 1) {
+                    const uint32_t position = first + __builtin_ctz(bits);
+                    const uint32_t address = centres + position * POSITION_BYTES + 2 * (lane + odd);
+                    pixel((lane + odd) * strip + position, *reinterpret_cast<const volatile uint16_t*>(address));
                 }
             }
         }

@@ -118,9 +118,7 @@ void kernel_main() {
         slot.start_row(core_row + row);
         auto* pixels = reinterpret_cast<volatile tt_l1_ptr uint16_t*>(line);
         const uint32_t centres = strips + ((radius + row) * positions + radius) * POSITION_BYTES;
-        unfold_row(row_flags(flags, row), [&](uint32_t lane, uint32_t position) {
-            const uint32_t address = centres + position * POSITION_BYTES + 2 * lane;
-            const uint32_t x = lane * strip + position, score = *reinterpret_cast<const uint16_t*>(address);
+        unfold_row(row_flags(flags, row), centres, [&](uint32_t x, uint32_t score) {
             if constexpr (emit_map) {
                 pixels[x] = score;
             }
