@@ -12,11 +12,17 @@ using namespace ttsp::sampler;
 
 namespace {
 
+// DST is 16 bits wide, and a float32 takes two of its rows. A half of it (512 rows) holds, in this kernel, the taps as
+// bf16 tiles 0..3 (rows 0..255) and the descriptors as fp32 tile RESULT (rows 256..383). Copying the taps as 16 bits
+// leaves every bit alone; the copy to fp32 tiles is an addition in the FPU, which makes +0 of -0 and infinity of NaN.
+constexpr bool TO_FP32 = false;
+constexpr uint32_t RESULT = 2;
+
 #ifdef TRISC_MATH
 
-constexpr uint32_t FP32 = 3;  // SFPLOAD and SFPSTORE: DST as float32
+constexpr uint32_t BF16 = 2, FP32 = 3;  // SFPLOAD and SFPSTORE: what DST holds
 constexpr uint32_t STAY = ADDR_MOD_7, ADVANCE = ADDR_MOD_6;
-constexpr uint32_t TILE_ROWS = 64, FACE_ROWS = 16, VECTOR_ROWS = 2;  // of DST addresses; a vector is 32 lanes
+constexpr uint32_t TILE_ROWS = 64, FACE_ROWS = 16, VECTOR_ROWS = 2;  // in addresses; a vector is 32 lanes
 
 // SFPMAD's addend is negated: with +0 as addend a product of -0 would become +0.
 constexpr uint32_t ZERO = p_sfpu::LCONST_0, ONE = p_sfpu::LCONST_1, MINUS_ADDEND = 2;
@@ -37,8 +43,8 @@ void load_scalar(uint32_t bits) {
 template <uint32_t keypoint, uint32_t tap>
 void add_tap() {
     constexpr uint32_t address = keypoint * TILE_ROWS + tap * FACE_ROWS;
-    TTI_SFPLOAD(p_sfpu::LREG4, FP32, STAY, address);
-    TTI_SFPLOAD(p_sfpu::LREG6, FP32, STAY, address + VECTOR_ROWS);
+    TTI_SFPLOAD(p_sfpu::LREG4, BF16, STAY, address);
+    TTI_SFPLOAD(p_sfpu::LREG6, BF16, STAY, address + VECTOR_ROWS);
     if constexpr (tap == 0) {
         TTI_SFPMAD(p_sfpu::LREG4, tap, ZERO, p_sfpu::LREG5, MINUS_ADDEND);
         TTI_SFPMAD(p_sfpu::LREG6, tap, ZERO, p_sfpu::LREG7, MINUS_ADDEND);
@@ -50,7 +56,7 @@ void add_tap() {
     }
 }
 
-// The descriptor of keypoint 0..3 of the group goes to face `keypoint` of tile 0, whose taps have been used by then.
+// The descriptor of keypoint 0..3 of the group, to face `keypoint` of the fp32 tile RESULT.
 template <uint32_t keypoint>
 void blend(const volatile uint32_t* weights) {
     constexpr uint32_t channels = get_named_compile_time_arg_val("channels");
@@ -63,7 +69,7 @@ void blend(const volatile uint32_t* weights) {
         add_tap<keypoint, 1>();
         add_tap<keypoint, 2>();
         add_tap<keypoint, 3>();
-        constexpr uint32_t address = keypoint * FACE_ROWS;
+        constexpr uint32_t address = RESULT * TILE_ROWS + keypoint * FACE_ROWS;
         TTI_SFPSTORE(p_sfpu::LREG5, FP32, STAY, address);
         TTI_SFPSTORE(p_sfpu::LREG7, FP32, ADVANCE, address + VECTOR_ROWS);
     }
@@ -103,7 +109,7 @@ void kernel_main() {
     constexpr uint32_t cb_task = get_named_compile_time_arg_val("cb_task");
 
     compute_kernel_hw_startup(cb_even, cb_rows);
-    copy_init(cb_even);
+    copy_init<TO_FP32>(cb_even);
     MATH(configure_address_steps());
 
     cb_wait_front(cb_task, 1);
@@ -122,7 +128,7 @@ void kernel_main() {
 
         tile_regs_acquire();
         for (uint32_t keypoint = 0; keypoint < present; keypoint++) {
-            copy_tile(cb_taps, keypoint, keypoint);
+            copy_tile<TO_FP32>(cb_taps, keypoint, keypoint);
         }
         cb_pop_front(cb_taps, GROUP);
         MATH(blend_group(first, present, records, weights));
@@ -130,7 +136,7 @@ void kernel_main() {
 
         cb_reserve_back(cb_rows, 1);
         tile_regs_wait();
-        pack_tile(0, cb_rows);
+        pack_tile(RESULT, cb_rows);
         tile_regs_release();
         cb_push_back(cb_rows, 1);
     }

@@ -8,15 +8,15 @@ using namespace ttsp::sampler;
 
 namespace {
 
-constexpr uint32_t DRAM_ALIGNMENT = 64;
+constexpr uint32_t READ_ALIGNMENT = 64;
 
 // The records [begin, begin + count) of the header, in reads of aligned 64 bytes; the address of the first in L1.
 template <class Headers>
 uint32_t read_records(const Headers& headers, const Share& share, uint32_t to) {
     const uint32_t begin = HEADER_BYTES + share.begin * RECORD_BYTES;
     const uint32_t end = begin + share.count * RECORD_BYTES;
-    const uint32_t from = begin / DRAM_ALIGNMENT * DRAM_ALIGNMENT;
-    const uint32_t bytes = (end - from + DRAM_ALIGNMENT - 1) / DRAM_ALIGNMENT * DRAM_ALIGNMENT;
+    const uint32_t from = begin / READ_ALIGNMENT * READ_ALIGNMENT;
+    const uint32_t bytes = (end - from + READ_ALIGNMENT - 1) / READ_ALIGNMENT * READ_ALIGNMENT;
     noc_async_read(headers.get_noc_addr(0, from), to, bytes);
     noc_async_read_barrier();
     return to + begin - from;

@@ -511,7 +511,7 @@ class _Buckets:
             ttnn.synchronize_device(self._device)
             parts.append(finish(ttnn.to_torch(tail)[: count - in_head]))
         return Sampled(
-            y=(records[:, 0] >> 16).to(torch.int64),
+            y=(records[:, 0].to(torch.int64) >> 16) & 0xFFFF,
             x=(records[:, 0] & 0xFFFF).to(torch.int64),
             scores=records[:, 1].clone().view(torch.float32),
             descriptors=torch.cat(parts),
