@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from ttsp_ros.simulator.environment import P150, Grid, variables
+from ttsp_ros.simulator.environment import HANG_SECONDS, P150, Grid, variables
 from ttsp_ros.simulator.toolchain import SimulatorError, prepare
 
 
@@ -26,6 +26,10 @@ def _parser() -> argparse.ArgumentParser:
     setup.set_defaults(action=_setup)
     run = actions.add_parser("run", help="run a command whose ttnn sees a simulated Blackhole")
     run.add_argument("--grid", type=Grid.parse, default=P150, help="worker grid, columns x rows (default %(default)s)")
+    run.add_argument("--cycles", action="store_true", help="simulate modelled cycles: about 4 times slower")
+    run.add_argument(
+        "--timeout", type=float, default=HANG_SECONDS, help="seconds after which a launch hangs (default %(default)g)"
+    )
     run.add_argument("command", nargs="+", help="after --, the command and its arguments")
     run.set_defaults(action=_run)
     return parser
@@ -37,9 +41,10 @@ def _setup(_: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    environment = variables(options.grid, options.cycles, options.timeout)
     sys.stdout.flush()
     try:
-        os.execvpe(options.command[0], options.command, os.environ | variables(options.grid))
+        os.execvpe(options.command[0], options.command, os.environ | environment)
     except OSError as error:
         raise SimulatorError(f"cannot run {options.command[0]}: {error.strerror}") from None
 

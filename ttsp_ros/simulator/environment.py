@@ -6,7 +6,6 @@ command, `activate` to this process.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import sys
@@ -15,7 +14,11 @@ from pathlib import Path
 
 from ttsp_ros.simulator.toolchain import SimulatorError, prepare
 
+PACKAGES = Path(__file__).parents[2]  # where `ttsp_ros` is imported from
+HANG_SECONDS = 600.0
+HANG_CYCLES = 20_000  # without any register or NoC counter changing; the longest wait for DRAM is some hundreds
 SIMULATOR_VARIABLE = "TT_METAL_SIMULATOR"
+COST_MODEL_VARIABLE = "TT_SIM_COST_MODEL"
 GRID_VARIABLE = "TT_METAL_CORE_GRID_OVERRIDE_TODEPRECATE"
 
 
@@ -46,20 +49,19 @@ P150 = Grid(11, 10)  # cards with current firmware
 UNHARVESTED = Grid(13, 10)  # cards with older firmware
 
 
-def simulator_folder() -> Path:
-    """Wolfpine's Blackhole, in the form that ttnn starts."""
-    try:
-        wolfpine = importlib.metadata.distribution("wolfpine")
-    except importlib.metadata.PackageNotFoundError:
-        raise SimulatorError("wolfpine is not installed in this Python environment; run `make setup`") from None
-    return Path(str(wolfpine.locate_file("framework/sim/blackhole")))
+def variables(grid: Grid = P150, cost_model: bool = False, timeout: float = HANG_SECONDS) -> dict[str, str]:
+    """The environment variables of a simulated run on `grid`; SimulatorError where something is missing.
 
-
-def variables(grid: Grid = P150) -> dict[str, str]:
-    """The environment variables of a simulated run on `grid`; SimulatorError where something is missing."""
+    cost_model: simulate modelled cycles, about 4 times slower.
+    timeout: seconds after which a launch that has not ended counts as hanging.
+    """
     toolchain = prepare()
     return {
-        SIMULATOR_VARIABLE: str(simulator_folder()),
+        SIMULATOR_VARIABLE: str(toolchain.simulator),
+        COST_MODEL_VARIABLE: str(int(cost_model)),
+        "TT_SIM_DEADLOCK_THRESHOLD": str(HANG_CYCLES),
+        "TTSP_SIMULATOR_TIMEOUT": str(timeout),
+        "TTSP_SIMULATOR_PYTHONPATH": str(PACKAGES),
         GRID_VARIABLE: f"{grid.columns - 1},{grid.rows - 1}",
         "TT_METAL_SLOW_DISPATCH_MODE": "1",
         "TT_METAL_RUNTIME_ROOT": str(toolchain.runtime_root),
@@ -67,14 +69,15 @@ def variables(grid: Grid = P150) -> dict[str, str]:
         "TT_METAL_LOGGER_LEVEL": os.environ.get("TT_METAL_LOGGER_LEVEL", "error"),
         # The inspector writes folders into the working directory and serves them on a port; nothing here reads them.
         "TT_METAL_INSPECTOR": "0",
+        "TT_METAL_RISCV_DEBUG_INFO": "1",  # names the source line of each RISC when a program hangs
         "LOGURU_LEVEL": os.environ.get("LOGURU_LEVEL", "WARNING"),
         "WOLFPINE_PYTHON": sys.executable,
     }
 
 
-def activate(grid: Grid = P150) -> None:
-    """Points this process's ttnn at the simulated Blackhole. Nothing changes where it is already, on the same grid."""
-    wanted = variables(grid)
+def activate(grid: Grid = P150, cost_model: bool = False) -> None:
+    """Points this process's ttnn at a simulated Blackhole; nothing changes where it is, with the same settings."""
+    wanted = variables(grid, cost_model)
     if all(os.environ.get(name) == value for name, value in wanted.items()):
         return
     if "ttnn" in sys.modules:

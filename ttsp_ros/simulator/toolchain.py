@@ -27,6 +27,7 @@ COMPILER = "compiler/bin/riscv-tt-elf-g++"
 SYSTEM_SFPI = Path("/opt/tenstorrent/sfpi")
 PICOLIBC = Path("/usr/lib/picolibc/riscv64-unknown-elf")
 SOURCES = Path(__file__).with_name("standin")
+RUN_SCRIPT = Path(__file__).with_name("run.sh")
 KEPT_UNUSED_SECONDS = 30 * 24 * 3600
 # GCC 12 rejects static_assert(false) in a template that is never instantiated; SFPI's GCC 15 does not.
 OVERLAID_HEADERS = ("api/core_local_mem.h", "api/scratchpad.h", "api/tensor/local_tensor_accessor.h")
@@ -59,11 +60,12 @@ class HostCompiler:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What a simulated run sets in ttnn's environment: its runtime folder and its kernel cache.
+    """What a simulated run sets in ttnn's environment: the simulator to start, its runtime folder, its kernel cache.
 
     `stand_in` tells whether kernels are built by Debian's GCC (no sfpi.h vector types) or by a real SFPI.
     """
 
+    simulator: Path
     runtime_root: Path
     kernel_cache: Path
     stand_in: bool
@@ -75,6 +77,20 @@ def ttnn_folder() -> Path:
     if spec is None or spec.origin is None:
         raise SimulatorError("ttnn is not installed in this Python environment; run `make setup`")
     return Path(spec.origin).parent
+
+
+def wolfpine_version() -> str:
+    """The version of the installed simulator."""
+    try:
+        return importlib.metadata.version("wolfpine")
+    except importlib.metadata.PackageNotFoundError:
+        raise SimulatorError("wolfpine is not installed in this Python environment; run `make setup`") from None
+
+
+def wolfpine_folder() -> Path:
+    """Wolfpine's own Blackhole: the description of the chip."""
+    wolfpine_version()
+    return Path(str(importlib.metadata.distribution("wolfpine").locate_file("framework/sim/blackhole")))
 
 
 def real_sfpi() -> Path | None:
@@ -116,17 +132,21 @@ def prepare(install_packages: bool = False) -> Toolchain:
 
     install_packages: install missing Debian packages where this runs as root. Else they raise MissingPackages.
     """
-    if real_sfpi():
-        return Toolchain(ttnn_folder(), cache_folder() / "simulator-sfpi", stand_in=False)
-    compiler = _host_compiler_installing() if install_packages else find_host_compiler()
-    folder = _stand_in_folder(compiler)
+    sfpi = real_sfpi()
+    compiler = None if sfpi else _host_compiler_installing() if install_packages else find_host_compiler()
+    folder = cache_folder() / f"simulator-{_fingerprint(compiler)}"
     if not folder.exists():
         with _locked(cache_folder() / "simulator.lock"):
             if not folder.exists():
-                _install_stand_in(compiler, folder)
+                _install(compiler, folder)
                 _remove_unused(keep=folder)
     os.utime(folder)
-    return Toolchain(folder / "root", folder / "kernel_cache", stand_in=True)
+    return Toolchain(
+        simulator=folder / "blackhole",
+        runtime_root=ttnn_folder() if sfpi else folder / "root",
+        kernel_cache=folder / "kernel_cache",
+        stand_in=sfpi is None,
+    )
 
 
 def _host_compiler_installing() -> HostCompiler:
@@ -150,39 +170,52 @@ def _apt_install(packages: tuple[str, ...]) -> None:
         raise SimulatorError(f"`apt-get install {' '.join(packages)}` failed:\n{done.stdout}{done.stderr}")
 
 
-def _stand_in_folder(compiler: HostCompiler) -> Path:
-    """Where the stand-in of these sources, this ttnn and this GCC belongs."""
-    digest = hashlib.sha256(f"{compiler} {ttnn_folder()} {importlib.metadata.version('ttnn')}".encode())
-    for source in sorted([Path(__file__), *(path for path in SOURCES.rglob("*") if path.is_file())]):
+def _fingerprint(compiler: HostCompiler | None) -> str:
+    """Of all that the folder is made from: these sources, ttnn, Wolfpine and the compiler (None: a real SFPI)."""
+    versions = [(ttnn_folder(), importlib.metadata.version("ttnn")), (wolfpine_folder(), wolfpine_version())]
+    digest = hashlib.sha256(f"{compiler} {versions}".encode())
+    for source in sorted([Path(__file__), RUN_SCRIPT, *(path for path in SOURCES.rglob("*") if path.is_file())]):
         digest.update(source.name.encode() + source.read_bytes())
-    return cache_folder() / f"simulator-{digest.hexdigest()[:12]}"
+    return digest.hexdigest()[:12]
 
 
-def _install_stand_in(compiler: HostCompiler, folder: Path) -> None:
-    """Builds the stand-in beside `folder` and moves it there in one step."""
-    print(f"simulator: no SFPI found, {GCC} {compiler.version} stands in ({folder})", flush=True)
+def _install(compiler: HostCompiler | None, folder: Path) -> None:
+    """Builds the folder beside its place and moves it there in one step."""
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
     try:
-        root = building / "root"
-        _link_ttnn(root)
-        sfpi = root / "runtime/sfpi"
-        shutil.copytree(SOURCES / "include", sfpi / "include")
-        (sfpi / COMPILER).parent.mkdir(parents=True)
-        shutil.copy(SOURCES / "riscv-tt-elf-g++", sfpi / COMPILER)
-        (sfpi / COMPILER).chmod(0o755)
-        (sfpi / "paths.sh").write_text(
-            f"gcc='{compiler.gcc}'\ncxx_headers='{compiler.cxx_headers}'\n"
-            f"c_headers='{compiler.c_headers}'\nc_library='{compiler.c_library}'\n"
-        )
-        _make_freestanding(compiler.cxx_target_headers, sfpi / "cxx/bits")
-        _overlay_headers(sfpi / "overlay")
-        _compile_substitutes(sfpi)
+        _make_simulator(building / "blackhole")
         (building / "kernel_cache").mkdir()
+        if compiler is not None:
+            print(f"simulator: no SFPI found, {GCC} {compiler.version} stands in ({folder})", flush=True)
+            _link_ttnn(building / "root")
+            _make_stand_in(compiler, building / "root/runtime/sfpi")
         building.chmod(0o755)
         building.rename(folder)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
+
+
+def _make_simulator(folder: Path) -> None:
+    """What TT_METAL_SIMULATOR points at: the description of the chip and a script that starts it."""
+    folder.mkdir()
+    (folder / "soc_descriptor.yaml").symlink_to(wolfpine_folder() / "soc_descriptor.yaml")
+    shutil.copy(RUN_SCRIPT, folder / RUN_SCRIPT.name)
+    (folder / RUN_SCRIPT.name).chmod(0o755)
+
+
+def _make_stand_in(compiler: HostCompiler, sfpi: Path) -> None:
+    shutil.copytree(SOURCES / "include", sfpi / "include")
+    (sfpi / COMPILER).parent.mkdir(parents=True)
+    shutil.copy(SOURCES / "riscv-tt-elf-g++", sfpi / COMPILER)
+    (sfpi / COMPILER).chmod(0o755)
+    (sfpi / "paths.sh").write_text(
+        f"gcc='{compiler.gcc}'\ncxx_headers='{compiler.cxx_headers}'\n"
+        f"c_headers='{compiler.c_headers}'\nc_library='{compiler.c_library}'\n"
+    )
+    _make_freestanding(compiler.cxx_target_headers, sfpi / "cxx/bits")
+    _overlay_headers(sfpi / "overlay")
+    _compile_substitutes(sfpi)
 
 
 def _link_ttnn(root: Path) -> None:
