@@ -74,32 +74,50 @@ class Slot {
 
 constexpr uint32_t flag_bits(uint32_t word) { return (word & 0x1fff) | (word & 0x8000) >> 2; }
 
-// `flags`: L1 address of the flags of an image row; those of its next chunk lie a chunk further. `centres`: L1 address
-// of position 0 of its output in the strips. pixel(x, score) is called for every maximum, from left to right.
-template <class Pixel>
-inline __attribute__((always_inline)) void unfold_row(uint32_t flags, uint32_t centres, Pixel pixel) {
-    constexpr uint32_t chunk_bytes = flag_tiles * TILE_BYTES;
-    constexpr uint32_t empty = NO_FLAGS << 16 | NO_FLAGS;
-    constexpr uint32_t words = chunks * flag_words;
-    for (uint32_t lane = 0; lane < LANES; lane += 2, flags += 4) {
-        uint32_t word[words], differs = 0;
+// The flags of two lanes: the words of a chunk lie together, those of the next chunk a chunk further.
+struct PairFlags {
+    static constexpr uint32_t words = chunks * flag_words;
+    uint32_t word[words];
+
+    explicit PairFlags(uint32_t address) {
 #pragma GCC unroll 64
         for (uint32_t i = 0; i < words; i++) {
-            const uint32_t address = flags + i / flag_words * chunk_bytes + i % flag_words * POSITION_BYTES;
-            word[i] = *reinterpret_cast<const volatile uint32_t*>(address);
-            differs |= word[i] ^ empty;
+            const uint32_t offset = i / flag_words * flag_tiles * TILE_BYTES + i % flag_words * POSITION_BYTES;
+            word[i] = *reinterpret_cast<const volatile uint32_t*>(address + offset);
         }
-        if (differs == 0) {
+    }
+
+    bool empty() const {
+        uint32_t differs = 0;
+#pragma GCC unroll 64
+        for (uint32_t i = 0; i < words; i++) {
+            differs |= word[i] ^ (NO_FLAGS << 16 | NO_FLAGS);
+        }
+        return differs == 0;
+    }
+};
+
+// `flags`: L1 address of the flags of an image row. `centres`: L1 address of position 0 of its output in the strips.
+// pixel(x, score) is called for every maximum, from left to right.
+template <class Pixel>
+inline __attribute__((always_inline)) void unfold_row(uint32_t flags, uint32_t centres, Pixel pixel) {
+    PairFlags next(flags);
+    for (uint32_t lane = 0; lane < LANES; lane += 2) {
+        const PairFlags pair = next;
+        flags += 4;
+        next = PairFlags(flags);  // L1 takes eight cycles to answer; what is behind the last pair is only read
+        if (pair.empty()) {
             continue;
         }
 #pragma GCC unroll 2
         for (uint32_t odd = 0; odd < 2; odd++) {
-            for (uint32_t i = 0; i < words; i++) {
+            const uint32_t first_x = (lane + odd) * strip, scores = centres + 2 * (lane + odd);
+            for (uint32_t i = 0; i < PairFlags::words; i++) {
                 const uint32_t first = i / flag_words * out + i % flag_words * FLAG_BITS;
-                for (uint32_t bits = flag_bits(word[i] >> 16 * odd); bits != 0; bits &= bits - 1) {
+                for (uint32_t bits = flag_bits(pair.word[i] >> 16 * odd); bits != 0; bits &= bits - 1) {
                     const uint32_t position = first + __builtin_ctz(bits);
-                    const uint32_t address = centres + position * POSITION_BYTES + 2 * (lane + odd);
-                    pixel((lane + odd) * strip + position, *reinterpret_cast<const volatile uint16_t*>(address));
+                    const uint32_t address = scores + position * POSITION_BYTES;
+                    pixel(first_x + position, *reinterpret_cast<const volatile uint16_t*>(address));
                 }
             }
         }
