@@ -269,17 +269,24 @@ class DeviceSampler:
             records, counts: of NMS, see `kernels/common/layout.hpp`.
             params: `layout.Params`; `bucket` is what `read` has to be called with, `limit` at most kmax counts.
         """
-        self._require_alive()
-        self._require_dense(dense)
-        named = {"counts": counts, "records": records, "params": params}
-        compile_time = {"slots": self.slot_map.slots, "capacity": self.slot_map.capacity}
-        self._launch("sampler/read_slots.cpp", dense, named, compile_time, self._main)
+        program.run(*self.main_program(dense, records, counts, params))
 
     def run_top_k(self, dense: ttnn.Tensor) -> None:
         """Enqueues the top-k program, which samples `dense` (see `run`) at the keypoints of the last `upload`."""
-        self._require_alive()
-        self._require_dense(dense)
-        self._launch("sampler/read_header.cpp", dense, {"header": self._header}, {}, self._top_k)
+        program.run(*self.top_k_program(dense))
+
+    def main_program(
+        self, dense: ttnn.Tensor, records: ttnn.Tensor, counts: ttnn.Tensor, params: ttnn.Tensor
+    ) -> tuple[list[ttnn.Tensor], ttnn.ProgramDescriptor]:
+        """What `run` runs, as `program.run` takes it."""
+        named = {"counts": counts, "records": records, "params": params}
+        compile_time = {"slots": self.slot_map.slots, "capacity": self.slot_map.capacity}
+        return self._program("sampler/read_slots.cpp", dense, named, compile_time, self._main)
+
+    def top_k_program(self, dense: ttnn.Tensor) -> tuple[list[ttnn.Tensor], ttnn.ProgramDescriptor]:
+        """What `run_top_k` runs, as `program.run` takes it."""
+        self._require_alive()  # the header is gone, too
+        return self._program("sampler/read_header.cpp", dense, {"header": self._header}, {}, self._top_k)
 
     def upload(self, y: np.ndarray, x: np.ndarray, scores: np.ndarray, total: int, overflow_slots: int = 0) -> None:
         """Gives the top-k program its keypoints: pixels y, x (integers) and float32 scores, at most kmax of them."""
@@ -349,16 +356,18 @@ class DeviceSampler:
             f"dense descriptors: got {dense.dtype} {shape} {dense.layout}, expected bf16 {expected} row-major",
         )
 
-    def _launch(
+    def _program(
         self,
         reader: str,
         dense: ttnn.Tensor,
         list_tensors: dict[str, ttnn.Tensor],
         list_compile_time: dict[str, int],
         buckets: _Buckets,
-    ) -> None:
+    ) -> tuple[list[ttnn.Tensor], ttnn.ProgramDescriptor]:
         import ttnn
 
+        self._require_alive()
+        self._require_dense(dense)
         plan, cores = self.plan, self.plan.core_list
         compile_time = {
             "cells": plan.cells,
@@ -396,7 +405,7 @@ class DeviceSampler:
             ),
         ]
         descriptor = ttnn.ProgramDescriptor(kernels=kernels, semaphores=[], cbs=self._circular_buffers())
-        program.run([dense, self._weights, *list_tensors.values(), *buckets.tensors], descriptor)
+        return [dense, self._weights, *list_tensors.values(), *buckets.tensors], descriptor
 
     def _circular_buffers(self) -> list[ttnn.CBDescriptor]:
         import ttnn
