@@ -43,7 +43,7 @@ setup(
     entry_points={
         "console_scripts": [
             "superpoint_node = ttsp_ros.ros.main:superpoint_node",
-            "dit_node = ttsp_ros.ros.dit_node:main",
+            "dit_node = ttsp_ros.ros.main:dit_node",
             "ttsp_replay = ttsp_ros.tools.replay:main",
             "ttsp_bench = ttsp_ros.tools.bench:main",
             "ttsp_weights = ttsp_ros.tools.weights:main",

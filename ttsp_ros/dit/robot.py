@@ -62,13 +62,16 @@ class _Told:
     clip: bool = True
 
 
-def read_robot(path: str | Path, config: GrootConfig, checkpoint: str | Path | None = None) -> Modality:
+def read_robot(
+    path: str | Path, config: GrootConfig, checkpoint: str | Path | None = None, embodiment: str | None = None
+) -> Modality:
     """The robot of a robot file, checked against the head and the checkpoint.
 
     Args:
         path: the YAML file.
         config: the head.
         checkpoint: its folder, or the .safetensors file in it; None: the robot file says everything.
+        embodiment: taken instead of the file's.
 
     Raises:
         ValueError: the file, or what it says of a key, is wrong; the key is named.
@@ -78,6 +81,8 @@ def read_robot(path: str | Path, config: GrootConfig, checkpoint: str | Path | N
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+    if embodiment and isinstance(content, Mapping):
+        content = {**content, "embodiment": embodiment}
     try:
         return make_robot(content, config, checkpoint)
     except ValueError as error:

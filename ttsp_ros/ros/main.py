@@ -13,3 +13,11 @@ def superpoint_node(args: list[str] | None = None) -> NoReturn:
     from ttsp_ros.ros.superpoint_node import run
 
     leave(run(args, stop))
+
+
+def dit_node(args: list[str] | None = None) -> NoReturn:
+    """`ros2 run ttsp_ros dit_node`."""
+    stop = StopSignal().install()
+    from ttsp_ros.ros.dit_node import run
+
+    leave(run(args, stop))

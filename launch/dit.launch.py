@@ -1,0 +1,75 @@
+"""One dit_node: `ros2 launch ttsp_ros dit.launch.py config:=my_robot.yaml checkpoint:=GR00T-N1.5-3B`.
+
+Without a checkpoint: `... weights:=random_tiny version:=n1.5 config:=...` shows that everything is connected.
+`--show-args` lists all arguments: every parameter of the node is one, described as the node describes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ament_index_python.packages import get_package_share_directory
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import Node
+
+from launch import LaunchContext, LaunchDescription
+from ttsp_ros.ros.dit_parameters import DIT_PARAMETERS
+from ttsp_ros.ros.launch_arguments import NODE_ARGUMENTS, LaunchArgument, given_parameters, parameter_arguments
+
+TOPICS = (
+    LaunchArgument("joint_states", "Topic of the joint positions (sensor_msgs/JointState).", "joint_states"),
+    LaunchArgument("tokens", "Topic of the vision-language tokens (sensor_msgs/PointCloud2).", "tokens"),
+    LaunchArgument(
+        "joint_trajectory",
+        "Topic of the motions (trajectory_msgs/JointTrajectory), such as /arm_controller/joint_trajectory.",
+        "joint_trajectory",
+    ),
+)
+
+ARGUMENTS = (
+    LaunchArgument("name", "Name of the node; its topics and services are below it.", "dit"),
+    *NODE_ARGUMENTS,
+    *TOPICS,
+    *parameter_arguments(DIT_PARAMETERS),
+)
+
+
+def parameter_files(given: dict[str, str]) -> list[str]:
+    """The file that is given, or else the one of the version that is given, or none."""
+    if given["params_file"]:
+        return [given["params_file"]]
+    name = f"dit_{given['version'].replace('.', '')}.yaml"
+    file = Path(get_package_share_directory("ttsp_ros")) / "config" / name
+    return [str(file)] if file.is_file() else []
+
+
+def make_node(context: LaunchContext) -> list[Node]:
+    """The node, once the arguments are known."""
+    given = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in ARGUMENTS}
+    parameters = given_parameters(DIT_PARAMETERS, given)
+    return [
+        Node(
+            package="ttsp_ros",
+            executable="dit_node",
+            name=given["name"],
+            namespace=given["namespace"],
+            parameters=[
+                *parameter_files(given),
+                {"use_sim_time": given["use_sim_time"].lower() == "true", **parameters},
+            ],
+            remappings=[(topic.name, given[topic.name]) for topic in TOPICS],
+            ros_arguments=["--log-level", f"{given['name']}:={given['log_level']}"],
+            output="screen",
+            emulate_tty=True,
+        )
+    ]
+
+
+def generate_launch_description() -> LaunchDescription:
+    """Arguments and node."""
+    declared = [
+        DeclareLaunchArgument(argument.name, default_value=argument.default, description=argument.description)
+        for argument in ARGUMENTS
+    ]
+    return LaunchDescription([*declared, OpaqueFunction(function=make_node)])
