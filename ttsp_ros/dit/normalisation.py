@@ -8,7 +8,7 @@ few numbers wide; keys are joined in order and filled up with zeros.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -24,8 +24,6 @@ STATISTICS: dict[str, tuple[str, str] | None] = {
     "binary": None,
     "none": None,
 }
-
-_NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ class Scaling:
     """
 
     mode: Mode
-    first: np.ndarray = _NOTHING
-    second: np.ndarray = _NOTHING
+    first: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    second: np.ndarray = field(default_factory=lambda: np.zeros(0))
     clip: bool = True
 
     def normalise(self, values: np.ndarray) -> np.ndarray:
