@@ -1,0 +1,283 @@
+"""SuperPoint's network as ttnn operations: image to scores and dense descriptors, for one image size.
+
+Activations are bf16 in the L1 of all cores, height-sharded (each core holds a run of pixels, all channels), products are
+HiFi2 with float32 sums. The score head's last convolution and softmax stay float32 and are rounded once: a bf16 logit
+near 10 is off by up to 0.03, which reorders keypoints. Emulated step by step in
+`ttsp_ros.tenstorrent.emulation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ttsp_ros.superpoint.features import DESCRIPTOR_DIM
+from ttsp_ros.superpoint.keypoints import CELL, CELL_CHANNELS
+from ttsp_ros.tenstorrent.folding import DeviceLayer, DeviceNetwork
+from ttsp_ros.tenstorrent.stages import Stages
+
+if TYPE_CHECKING:
+    import ttnn
+
+#: Pixels of one page of the uploaded image: 64 bytes of bf16, what DRAM reads at once.
+WIDE_PAGE_PIXELS = 32
+#: Height of a block of activations in the convolutions of the first two resolutions, in pixels. Whole shards (ttnn's
+#: default) would need 1.1 MB of circular buffers beside 0.9 MB of tensors; 64 leaves L1 for the halo.
+ACT_BLOCK_PIXELS = 64
+#: x / |x| = rms_norm(x) / sqrt(256), and 1 / 16 is exact in bf16.
+RMS_GAMMA = DESCRIPTOR_DIM**-0.5
+
+
+@dataclass(frozen=True)
+class BackboneOutputs:
+    """On the device, both for `cells = (height / 8) (width / 8)` in raster order.
+
+    Attributes:
+        scores: [1, 1, cells, 65] bf16, TILE, DRAM interleaved, after softmax.
+        dense: [1, 1, cells, 256] bf16, ROW_MAJOR, DRAM interleaved, unit length.
+    """
+
+    scores: ttnn.Tensor
+    dense: ttnn.Tensor
+
+
+def image_shape(height: int, width: int, stages: Stages) -> tuple[int, int, int, int]:
+    """Shape of the uploaded image: pages of 64 bytes, or one pixel a page."""
+    pixels = height * width
+    if not stages.wide:
+        return (1, 1, pixels, 1)
+    if pixels % WIDE_PAGE_PIXELS:
+        raise ValueError(f"image of {height}x{width}: the number of pixels is no multiple of {WIDE_PAGE_PIXELS}")
+    return (1, 1, pixels // WIDE_PAGE_PIXELS, WIDE_PAGE_PIXELS)
+
+
+class Backbone:
+    """The network for images of one size on an open device.
+
+    The first call prepares the weights on the device and compiles; later calls only launch operations, so they can be
+    captured in a trace. `release` frees the weights.
+
+    Args:
+        device: an open ttnn device.
+        network: see `fold_network`.
+        height, width: of the image, multiples of 8.
+        stages: which forms of upload and normalisation to use.
+    """
+
+    def __init__(
+        self, device: ttnn.MeshDevice, network: DeviceNetwork, height: int, width: int, stages: Stages
+    ) -> None:
+        import ttnn
+
+        if height < CELL or width < CELL or height % CELL or width % CELL:
+            raise ValueError(f"image of {height}x{width}: both sides must be multiples of {CELL}")
+        self._device = device
+        self._height = height
+        self._width = width
+        self._stages = stages
+        self._compute = ttnn.init_device_compute_kernel_config(
+            device.arch(),
+            math_fidelity=ttnn.MathFidelity.HiFi2,
+            math_approx_mode=False,
+            fp32_dest_acc_en=True,
+            packer_l1_acc=True,
+        )
+        self._precise = ttnn.init_device_compute_kernel_config(
+            device.arch(), math_fidelity=ttnn.MathFidelity.HiFi4, math_approx_mode=False, fp32_dest_acc_en=True
+        )
+        self._encoder = [_Convolution(device, layer) for layer in network.encoder]
+        self._score_head = [_Convolution(device, layer) for layer in network.score_head]
+        self._descriptor_head = [_Convolution(device, layer) for layer in network.descriptor_head]
+        self._gamma = _upload_row(device, torch.full((DESCRIPTOR_DIM,), RMS_GAMMA))
+
+    def __call__(self, image: ttnn.Tensor) -> BackboneOutputs:
+        """Run on an image of `image_shape`, bf16, ROW_MAJOR, on the device; it is kept."""
+        encoded = self._encode(image)
+        logits = self._run_head(self._score_head, encoded)
+        scores = self._softmax(logits)
+        dense = self._run_head(self._descriptor_head, encoded)
+        _free(encoded)
+        return BackboneOutputs(scores, self._normalise(dense))
+
+    def release(self) -> None:
+        """Free the weights; the object is of no use afterwards."""
+        for convolution in (*self._encoder, *self._score_head, *self._descriptor_head):
+            convolution.release()
+        _free(self._gamma)
+
+    def _encode(self, image: ttnn.Tensor) -> ttnn.Tensor:
+        import ttnn
+
+        height, width = self._height, self._width
+        values = ttnn.reshape(image, (1, 1, height * width, 1)) if self._stages.wide else image
+        for convolution in self._encoder:
+            keep = values is image
+            values = convolution(values, height, width, self._compute, free_input=not keep)
+            if convolution.layer.pool:
+                values = _max_pool(values, height, width, convolution.layer.outputs)
+                height, width = height // 2, width // 2
+            values = convolution.add_offset(values)
+        return values
+
+    def _run_head(self, head: Sequence[_Convolution], encoded: ttnn.Tensor) -> ttnn.Tensor:
+        height, width = self._height // CELL, self._width // CELL
+        values = encoded
+        for convolution in head:
+            keep = values is encoded
+            values = convolution(values, height, width, self._compute, free_input=not keep)
+            values = convolution.add_offset(values)
+        return values
+
+    def _softmax(self, logits: ttnn.Tensor) -> ttnn.Tensor:
+        """float32 logits [1, 1, cells, 65] to bf16 scores in DRAM."""
+        import ttnn
+
+        interleaved = ttnn.sharded_to_interleaved(logits, ttnn.DRAM_MEMORY_CONFIG)
+        _free(logits)
+        scores = ttnn.softmax(interleaved, dim=-1, compute_kernel_config=self._precise, numeric_stable=True)
+        _free(interleaved)
+        rounded = ttnn.typecast(scores, ttnn.bfloat16)
+        _free(scores)
+        return rounded
+
+    def _normalise(self, dense: ttnn.Tensor) -> ttnn.Tensor:
+        """Rows of unit length, row-major in DRAM, so that a row is one read for the sampler."""
+        import ttnn
+
+        interleaved = ttnn.sharded_to_interleaved(dense, ttnn.DRAM_MEMORY_CONFIG)
+        _free(dense)
+        unit = self._rms_unit(interleaved) if self._stages.rms else self._chain_unit(interleaved)
+        _free(interleaved)
+        rows = ttnn.to_layout(unit, ttnn.ROW_MAJOR_LAYOUT)
+        _free(unit)
+        return rows
+
+    def _rms_unit(self, dense: ttnn.Tensor) -> ttnn.Tensor:
+        import ttnn
+
+        return ttnn.rms_norm(dense, epsilon=0.0, weight=self._gamma, compute_kernel_config=self._precise)
+
+    def _chain_unit(self, dense: ttnn.Tensor) -> ttnn.Tensor:
+        """The same in four operations, each rounded to bf16: for comparisons on a card."""
+        import ttnn
+
+        squares = ttnn.multiply(dense, dense)
+        total = ttnn.sum(squares, dim=-1, keepdim=True, compute_kernel_config=self._precise)
+        inverse = ttnn.rsqrt(total)
+        unit = ttnn.multiply(dense, inverse)
+        for temporary in (squares, total, inverse):
+            _free(temporary)
+        return unit
+
+
+class _Convolution:
+    """One layer's weights and how it is launched."""
+
+    def __init__(self, device: ttnn.MeshDevice, source: DeviceLayer) -> None:
+        import ttnn
+
+        self.layer = source.layer
+        self._device = device
+        # On the host until the first call, which puts them into the form that the convolution wants.
+        self._weight = ttnn.from_torch(source.weight.contiguous(), dtype=ttnn.bfloat16)
+        self._bias = ttnn.from_torch(source.bias.reshape(1, 1, 1, -1).contiguous(), dtype=ttnn.bfloat16)
+        self._offset = None if source.offset is None else _upload_row(device, source.offset)
+
+    def __call__(
+        self,
+        values: ttnn.Tensor,
+        height: int,
+        width: int,
+        compute: ttnn.DeviceComputeKernelConfig,
+        free_input: bool,
+    ) -> ttnn.Tensor:
+        import ttnn
+
+        layer = self.layer
+        padding = layer.kernel // 2
+        result, (self._weight, self._bias) = ttnn.conv2d(
+            input_tensor=values,
+            weight_tensor=self._weight,
+            bias_tensor=self._bias,
+            device=self._device,
+            in_channels=layer.inputs,
+            out_channels=layer.outputs,
+            batch_size=1,
+            input_height=height,
+            input_width=width,
+            kernel_size=(layer.kernel, layer.kernel),
+            stride=(1, 1),
+            padding=(padding, padding),
+            dilation=(1, 1),
+            # Logits stay float32, see the module's text; they are the only layer with this many outputs.
+            dtype=ttnn.float32 if layer.outputs == CELL_CHANNELS else ttnn.bfloat16,
+            conv_config=self._config(free_input),
+            compute_config=compute,
+            slice_config=ttnn.Conv2dL1FullSliceConfig,
+            return_weights_and_bias=True,
+        )
+        return result
+
+    def add_offset(self, values: ttnn.Tensor) -> ttnn.Tensor:
+        """BatchNorm's shift, in place of `values`."""
+        import ttnn
+
+        if self._offset is None:
+            return values
+        return ttnn.add_(values, self._offset)
+
+    def release(self) -> None:
+        import ttnn
+
+        for tensor in (self._weight, self._bias, self._offset):
+            if tensor is not None and tensor.storage_type() == ttnn.StorageType.DEVICE:
+                _free(tensor)
+
+    def _config(self, free_input: bool) -> ttnn.Conv2dConfig:
+        import ttnn
+
+        layer = self.layer
+        return ttnn.Conv2dConfig(
+            weights_dtype=ttnn.bfloat16,
+            activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU) if layer.relu else None,
+            shard_layout=ttnn.TensorMemoryLayout.HEIGHT_SHARDED,
+            act_block_h_override=ACT_BLOCK_PIXELS if layer.outputs == 64 else 0,
+            deallocate_activation=free_input,
+        )
+
+
+def _max_pool(values: ttnn.Tensor, height: int, width: int, channels: int) -> ttnn.Tensor:
+    import ttnn
+
+    return ttnn.max_pool2d(
+        input_tensor=values,
+        batch_size=1,
+        input_h=height,
+        input_w=width,
+        channels=channels,
+        kernel_size=[2, 2],
+        stride=[2, 2],
+        padding=[0, 0],
+        dilation=[1, 1],
+        deallocate_input=True,
+        output_layout=ttnn.TILE_LAYOUT,
+    )
+
+
+def _upload_row(device: ttnn.MeshDevice, vector: torch.Tensor) -> ttnn.Tensor:
+    """A vector by channel, as operations broadcast it over pixels."""
+    import ttnn
+
+    row = vector.reshape(1, 1, 1, -1).contiguous()
+    return ttnn.from_torch(
+        row, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device, memory_config=ttnn.DRAM_MEMORY_CONFIG
+    )
+
+
+def _free(tensor: ttnn.Tensor) -> None:
+    import ttnn
+
+    ttnn.deallocate(tensor)
