@@ -49,10 +49,9 @@ def test_halo_exchange_between_shards(device):
         shards = ttnn.ShardSpec(program.core_ranges(cores), [rows_per_core, 32], ttnn.ShardOrientation.ROW_MAJOR)
         return ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, shards)
 
+    nothing = torch.zeros(1, 1, len(cores) * (rows + 1), 32).bfloat16()
     source = row_major(values, device, memory_config=sharded(rows))
-    target = row_major(
-        torch.zeros(1, 1, len(cores) * (rows + 1), 32).bfloat16(), device, memory_config=sharded(rows + 1)
-    )
+    target = row_major(nothing, device, memory_config=sharded(rows + 1))
     order = [(core.x, core.y) for core in ttnn.corerange_to_cores(program.core_ranges(cores), row_wise=True)]
     following = program.noc_coordinates(device, order[1:] + order[:1])
     exchange = program.reader(

@@ -18,8 +18,13 @@ PACKAGES = Path(__file__).parents[2]  # where `ttsp_ros` is imported from
 HANG_SECONDS = 600.0
 HANG_CYCLES = 20_000  # without any register or NoC counter changing; the longest wait for DRAM is some hundreds
 SIMULATOR_VARIABLE = "TT_METAL_SIMULATOR"
+TIMEOUT_VARIABLE = "TTSP_SIMULATOR_TIMEOUT"
 COST_MODEL_VARIABLE = "TT_SIM_COST_MODEL"
 GRID_VARIABLE = "TT_METAL_CORE_GRID_OVERRIDE_TODEPRECATE"
+
+
+# Of udivsi3_const_divisor in ttnn's mod_div_lib.h.
+L1_BANKS = (7, 12, 20, 28, 48, 56, 63, 70, 72, 80, 94, 108, 110, 117, 120, 124, 126, 130)
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,12 @@ class Grid:
     def __post_init__(self) -> None:
         if not (1 <= self.columns <= 13 and 1 <= self.rows <= 10):
             raise SimulatorError(f"a simulated grid of {self} was asked for; 1x1 to 13x10 are possible")
+        cores = self.columns * self.rows
+        if cores.bit_count() > 1 and cores not in L1_BANKS:
+            raise SimulatorError(
+                f"a simulated grid of {self} was asked for; ttnn interleaves L1 over {', '.join(map(str, L1_BANKS))} "
+                f"cores or a power of two, not over {cores}"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Grid:
@@ -60,7 +71,7 @@ def variables(grid: Grid = P150, cost_model: bool = False, timeout: float = HANG
         SIMULATOR_VARIABLE: str(toolchain.simulator),
         COST_MODEL_VARIABLE: str(int(cost_model)),
         "TT_SIM_DEADLOCK_THRESHOLD": str(HANG_CYCLES),
-        "TTSP_SIMULATOR_TIMEOUT": str(timeout),
+        TIMEOUT_VARIABLE: str(timeout),
         "TTSP_SIMULATOR_PYTHONPATH": str(PACKAGES),
         GRID_VARIABLE: f"{grid.columns - 1},{grid.rows - 1}",
         "TT_METAL_SLOW_DISPATCH_MODE": "1",
@@ -70,14 +81,21 @@ def variables(grid: Grid = P150, cost_model: bool = False, timeout: float = HANG
         # The inspector writes folders into the working directory and serves them on a port; nothing here reads them.
         "TT_METAL_INSPECTOR": "0",
         "TT_METAL_RISCV_DEBUG_INFO": "1",  # names the source line of each RISC when a program hangs
+        "TT_METAL_DISABLE_BACKTRACE": os.environ.get("TT_METAL_DISABLE_BACKTRACE", "1"),
         "LOGURU_LEVEL": os.environ.get("LOGURU_LEVEL", "WARNING"),
         "WOLFPINE_PYTHON": sys.executable,
     }
 
 
-def activate(grid: Grid = P150, cost_model: bool = False) -> None:
-    """Points this process's ttnn at a simulated Blackhole; nothing changes where it is, with the same settings."""
-    wanted = variables(grid, cost_model)
+def activate(grid: Grid | None = None, cost_model: bool | None = None) -> None:
+    """Points this process's ttnn at a simulated Blackhole; nothing changes where it is, with the same settings.
+
+    None: as `simulator run` has set it for this process, else an 11x10 grid and no cost model.
+    """
+    if cost_model is None:
+        cost_model = os.environ.get(COST_MODEL_VARIABLE) == "1"
+    timeout = float(os.environ.get(TIMEOUT_VARIABLE, HANG_SECONDS))
+    wanted = variables(grid or active_grid() or P150, cost_model, timeout)
     if all(os.environ.get(name) == value for name, value in wanted.items()):
         return
     if "ttnn" in sys.modules:

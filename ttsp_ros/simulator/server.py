@@ -46,25 +46,29 @@ class WatchedDevice(Device):
         self.terminal = terminal  # of the user; this process prints into the log
         self.timeout = timeout
         self.meter = Meter(self.tt_device, control)
+        self.held: dict[tuple[int, int], tuple[int, bytes]] = {}  # core: address and bytes of a go message to come
         self.running: dict[tuple[int, int], int] = {}  # core: address of its go message
         self.started = 0.0
         self.released = False
 
     def write(self, core: tuple[int, int], address: int, data: bytes) -> None:
         if len(data) == GO_BYTES and data[-1] == GO:
-            self._launch(core, address, data)
+            self.held[core] = address, data
         else:
             super().write(core, address, data)
 
-    def _launch(self, core: tuple[int, int], address: int, data: bytes) -> None:
-        """Hands over GO without simulating a cycle, so that all cores of a program start at once, as on a card."""
-        if not self.running:
-            self.started = time.monotonic()
-            self.meter.start()
-        self.running[core] = address
-        self.write_without_pump(core, address, data)
+    def _launch(self) -> None:
+        """Hands GO to all cores of a program in one cycle, as on a card, when ttnn first asks whether they are done."""
+        self.started = time.monotonic()
+        self.meter.start(self.held)
+        for core, (address, data) in self.held.items():
+            self.running[core] = address
+            self.write_without_pump(core, address, data)
+        self.held = {}
 
     def read(self, core: tuple[int, int], address: int, size: int) -> bytes:
+        if core in self.held and self.held[core][0] == address:
+            self._launch()
         polled = size == GO_BYTES and self.running.get(core) == address
         if polled and self.released:
             self._finish(core)

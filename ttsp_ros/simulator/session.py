@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ttsp_ros.simulator.control import HANG_SIGNAL, Control
-from ttsp_ros.simulator.environment import P150, Grid, activate
+from ttsp_ros.simulator.environment import Grid, activate
 
 if TYPE_CHECKING:
     import ttnn
@@ -25,11 +25,13 @@ class SimulatedHang(RuntimeError):  # noqa: N818 (what happened, not a kind of e
 
 @contextmanager
 def open_device(
-    grid: Grid = P150, l1_small_size: int = L1_SMALL_BYTES, cost_model: bool = False
+    grid: Grid | None = None, l1_small_size: int = L1_SMALL_BYTES, cost_model: bool | None = None
 ) -> Iterator[ttnn.MeshDevice]:
-    """A simulated Blackhole with this worker grid, closed at the end; one at a time in a process.
+    """A simulated Blackhole, closed at the end; one at a time in a process.
 
-    cost_model: simulate modelled cycles (`cycles.measure`), about 4 times slower.
+    grid: of workers; None: the one that `simulator run` was given, else 11x10.
+    l1_small_size: bytes at the top of each L1 that only ttnn's small buffers use.
+    cost_model: simulate modelled cycles (`cycles.measure`), about 4 times slower; None: as `simulator run` was told.
     A program that hangs raises SimulatedHang in the main thread, at the call that waits for it. SimulatorError where
     the simulator is not prepared, or ttnn was imported before for something else.
     """
