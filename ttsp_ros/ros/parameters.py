@@ -153,8 +153,6 @@ class ParameterSet:
         current = self.values()
         for name, value in changes.items():
             spec = self._specs[name]
-            if value is None:
-                raise ValueError(f"{name}: can't be removed")
             spec.check(value)
             if spec.takes is Takes.CONFIGURE and value != current[name] and self._configured():
                 raise ValueError(
