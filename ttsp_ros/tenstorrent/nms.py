@@ -2,10 +2,11 @@
 
 Two operations, launched by `ttnn.generic_op`:
 
-    scores [1, 1, h * w, 65] bf16 TILE DRAM --fold--> strips (L1) --window--> NMS map [H, W], candidates, records, counts
+    scores [1, 1, h * w, 65] bf16 --fold--> strips (L1) --window--> NMS map [H, W], candidates, records, counts
 
-The layouts are in ``kernels/common/layout.hpp``, the kernels in ``kernels/nms``. Nothing computes: values are copied and
-compared as integers, so the results equal those of `ttsp_ros.superpoint.keypoints` bit for bit.
+The layouts are in ``kernels/common/layout.hpp``, the kernels in ``kernels/nms``. Nothing computes: values are copied
+and compared as integers, so the results equal those of `ttsp_ros.superpoint.keypoints` bit for bit. What the kernels
+cannot take goes to ttnn's own operations (nms_chain.py), which give the map only.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from ttsp_ros.superpoint import keypoints
 from ttsp_ros.superpoint.descriptors import SampleTables
 from ttsp_ros.tenstorrent import layout, program
+from ttsp_ros.tenstorrent.nms_chain import ChainPlan, run_chain
 
 if TYPE_CHECKING:
     import ttnn
@@ -119,27 +121,44 @@ class NmsPlan:
     def __str__(self) -> str:
         whole = "whole rows" if self.chunks == 1 else f"{self.chunks} chunks a row"
         return (
-            f"NMS {self.height}x{self.width}, radius {self.radius}: kernels on {self.cores} cores, {self.rows} rows a core; "
-            f"DST takes {self.block} output rows at a time, {whole}; "
+            f"NMS {self.height}x{self.width}, radius {self.radius}: kernels on {self.cores} cores, "
+            f"{self.rows} rows a core; DST takes {self.block} output rows at a time, {whole}; "
             f"{self.slot_map.slots} slots of {self.capacity}; {self.l1_bytes} bytes of L1 a core"
         )
 
 
-def plan(height: int, width: int, radius: int, core_limit: int, capacity: int = DEFAULT_CAPACITY) -> NmsPlan:
+def choose_plan(
+    height: int, width: int, radius: int, core_limit: int, capacity: int = DEFAULT_CAPACITY
+) -> NmsPlan | ChainPlan:
+    """The kernels where they take the geometry, ttnn's operations where only those do.
+
+    Raises ValueError for what neither takes; it says why.
+    """
+    try:
+        return kernel_plan(height, width, radius, core_limit, capacity)
+    except UnsupportedGeometryError as reason:
+        return ChainPlan(height, width, radius, str(reason))
+
+
+class UnsupportedGeometryError(ValueError):
+    """The kernels do not take this geometry."""
+
+
+def kernel_plan(height: int, width: int, radius: int, core_limit: int, capacity: int = DEFAULT_CAPACITY) -> NmsPlan:
     """The layout for a geometry on up to `core_limit` cores: as many cores as there are, a row at least for each.
 
-    Raises ValueError for what the kernels cannot take.
+    Raises UnsupportedGeometryError for what the kernels cannot take, ValueError for what makes no sense.
     """
     if height % layout.CELL or width % layout.CELL or height < layout.CELL or width < layout.CELL:
         raise ValueError(f"score map: got {height}x{width}, allowed are positive multiples of {layout.CELL} pixels")
     if not 1 <= radius <= MAX_RADIUS:
-        raise ValueError(f"radius: got {radius}, the kernels take 1..{MAX_RADIUS} pixels")
+        raise UnsupportedGeometryError(f"radius: got {radius}, the kernels take 1..{MAX_RADIUS} pixels")
     if core_limit < 1:
         raise ValueError(f"cores: got {core_limit}, at least 1 is needed")
     if not 1 <= capacity <= 4095:
         raise ValueError(f"slot capacity: got {capacity}, allowed is 1..4095 entries")
     if (height // layout.CELL) * (width // layout.CELL) > 1 << 16:
-        raise ValueError(f"score map: got {height}x{width}, but a record numbers at most 65536 cells")
+        raise UnsupportedGeometryError(f"score map: got {height}x{width}, but a record numbers at most 65536 cells")
     rows = -(-height // core_limit)
     strip = -(-width // layout.LANES)
     positions = strip + 2 * radius
@@ -149,12 +168,14 @@ def plan(height: int, width: int, radius: int, core_limit: int, capacity: int = 
         loaded, block = TILE_POSITIONS, min(DST_TILES - 2 * radius, 2 * radius, SFPU_REGISTERS)
     found = NmsPlan(height, width, radius, rows, -(-height // rows), min(block, rows), loaded, capacity)
     if found.slot_map.split * width > layout.CANDIDATE_PIXELS:
-        raise ValueError(
+        raise UnsupportedGeometryError(
             f"{found.slot_map.split} rows of {width} pixels in a slot, at most {layout.CANDIDATE_PIXELS} pixels are "
             f"possible: use more than {core_limit} cores"
         )
     if found.l1_bytes > L1_BUDGET:
-        raise ValueError(f"{found}: more than {L1_BUDGET}; use more than {core_limit} cores or a smaller image")
+        raise UnsupportedGeometryError(
+            f"{found}, more than {L1_BUDGET}: use more than {core_limit} cores or a smaller image"
+        )
     return found
 
 
@@ -205,6 +226,7 @@ class NmsOutput:
 
     Attributes:
         map: bf16 [1, 1, H, W] row-major in DRAM; None without emit_map.
+        candidates, records, counts: None without emit_keypoints, and where the plan is a ChainPlan.
         candidates: uint32 [1, 1, slots, 1 + capacity] in DRAM.
         records: uint32 [1, 1, slots, 4 * capacity], the slots of a core in its own L1.
         counts: uint32 [1, 1, pages, 64], interleaved in L1.
@@ -230,7 +252,14 @@ class DeviceNms:
         core_limit: use at most this many cores (of the whole grid by default), row by row.
 
     Raises:
-        ValueError: for a geometry that the kernels cannot take, or parameters that are not allowed.
+        ValueError: for a geometry that neither the kernels nor ttnn's operations take, or parameters not allowed.
+
+    Attributes:
+        plan: what was chosen; print it.
+        cores: logical cores of the kernels, in the order of the image rows.
+        written_params: what the parameter tensor holds.
+        params: the parameter tensor, uint32 [1, 1, 1, 16] in DRAM.
+        output: the tensors that a call fills.
     """
 
     def __init__(
@@ -251,12 +280,15 @@ class DeviceNms:
             raise ValueError("emit_map and emit_keypoints are both False: there would be no result")
         grid = device.compute_with_storage_grid_size()
         available = program.grid_cores(grid.x, grid.y)
-        self.plan = plan(height, width, radius, min(core_limit or len(available), len(available)), capacity)
-        self.cores = available[: self.plan.cores]
+        limit = min(core_limit or len(available), len(available))
+        self.plan = choose_plan(height, width, radius, limit, capacity)
+        if isinstance(self.plan, ChainPlan) and not emit_map:
+            raise ValueError(f"{self.plan}: so emit_map has to be True")
+        self.cores = available[: self.plan.cores] if isinstance(self.plan, NmsPlan) else []
         self._device = device
         self._noc = program.noc_coordinates(device, self.cores)
-        self._params_written = self._params(threshold, border, None, 0, 0)
-        self.params = _upload(device, self._params_written)
+        self.written_params = self._params(threshold, border, None, 0, 0)
+        self.params = _upload(device, self.written_params)
         self.output = _allocate(device, self.plan, self.cores, emit_map, emit_keypoints)
         self._released = False
 
@@ -296,7 +328,7 @@ class DeviceNms:
         import ttnn
 
         self._check_alive()
-        before = self._params_written
+        before = self.written_params
         params = self._params(
             threshold,
             border,
@@ -307,7 +339,7 @@ class DeviceNms:
         if params == before:
             return
         ttnn.copy_host_to_device_tensor(_host_params(params), self.params)
-        self._params_written = params
+        self.written_params = params
 
     def __call__(self, scores: ttnn.Tensor) -> NmsOutput:
         """NMS of one image.
@@ -319,6 +351,9 @@ class DeviceNms:
 
         self._check_alive()
         self._check_scores(scores)
+        if isinstance(self.plan, ChainPlan):
+            ttnn.copy(run_chain(self.plan, scores), self.output.map)
+            return self.output
         strips = _allocate_strips(self._device, self.plan, self.cores)
         program.run([scores, strips], fold_program(self.plan, self.cores, scores, strips))
         tensors = [t for t in (strips, self.params, *self._outputs()) if t is not None]
@@ -389,7 +424,7 @@ def _allocate_strips(device: ttnn.MeshDevice, found: NmsPlan, cores: list[progra
 
 
 def _allocate(
-    device: ttnn.MeshDevice, found: NmsPlan, cores: list[program.Core], emit_map: bool, emit_keypoints: bool
+    device: ttnn.MeshDevice, found: NmsPlan | ChainPlan, cores: list[program.Core], emit_map: bool, emit_keypoints: bool
 ) -> NmsOutput:
     import ttnn
 
@@ -397,11 +432,11 @@ def _allocate(
         shape = ttnn.Shape([1, 1, rows, columns])
         return ttnn.allocate_tensor_on_device(shape, dtype, ttnn.ROW_MAJOR_LAYOUT, device, memory)
 
-    slots, entry_words = found.slot_map.slots, layout.RECORD_WORDS * found.capacity
     nms_map = candidates = records = counts = None
     if emit_map:
         nms_map = allocate(found.height, found.width, ttnn.bfloat16, ttnn.DRAM_MEMORY_CONFIG)
-    if emit_keypoints:
+    if emit_keypoints and isinstance(found, NmsPlan):
+        slots, entry_words = found.slot_map.slots, layout.RECORD_WORDS * found.capacity
         words = layout.CANDIDATE_FIRST_WORD + found.capacity
         candidates = allocate(slots, words, ttnn.uint32, ttnn.DRAM_MEMORY_CONFIG)
         records = allocate(slots, entry_words, ttnn.uint32, _height_sharded(cores, [2, entry_words]))
