@@ -132,7 +132,8 @@ class RandomWeights:
 
     def tensor(self, name: str) -> Tensor:
         shape = self._shapes[name]
-        generator = torch.Generator().manual_seed((self._seed << 32) ^ zlib.crc32(name.encode()))
+        # One 32-bit number of both: torch looks at no more bits of a seed.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
         if name.startswith("vl") and ("norm" in name or name.startswith("vlln")):
             return (torch.ones if name.endswith("weight") else torch.zeros)(shape, dtype=self._dtype)
         if name.endswith((".W", "embedding.weight", "tokens.weight")):
