@@ -19,9 +19,11 @@ import rclpy
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CameraInfo, Image
 
-NODE_MODULE = "ttsp_ros.ros.superpoint_node"
+# What the installed executable does.
+START = "from ttsp_ros.ros.main import superpoint_node; superpoint_node()"
 NODE_NAME = "superpoint"
 READY_SECONDS = 90.0
 STOP_SECONDS = 10.0
@@ -106,7 +108,8 @@ class NodeProcess:
         parameters = {**reliable, **self.parameters}
         settings = [word for name, value in parameters.items() for word in ("-p", f"{name}:={value}")]
         names = ["-r", f"__ns:={self.namespace}", "-r", f"__node:={NODE_NAME}"]
-        return [sys.executable, "-m", NODE_MODULE, "--ros-args", *names, *settings]
+        names += ["-r", f"/diagnostics:={self.namespace}/{NODE_NAME}/diagnostics"]
+        return [sys.executable, "-c", START, "--ros-args", *names, *settings]
 
     def __enter__(self) -> NodeProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -149,9 +152,16 @@ class Client:
     Args:
         node: a running node.
         topics: message class by topic of the node, without namespace and node name: {"descriptors": PointCloud2}.
+        besides: the same for topics that do not answer a frame; their messages gather in `heard`.
+
+    Attributes:
+        heard: (topic, serialized message) of the topics in `besides`, in the order of arrival.
     """
 
-    def __init__(self, node: NodeProcess, topics: Mapping[str, type]) -> None:
+    def __init__(
+        self, node: NodeProcess, topics: Mapping[str, type], besides: Mapping[str, type] | None = None
+    ) -> None:
+        self.heard: list[tuple[str, bytes]] = []
         self._node = node
         self._wanted: int | None = None
         self._messages: dict[str, bytes] = {}
@@ -159,16 +169,18 @@ class Client:
         self._topics = tuple(topics)
         self._context = Context()
         os.environ.update(middleware_settings())  # read by the middleware, which knows no other way
-        rclpy.init(context=self._context)
+        rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self._ros = rclpy.create_node("camera", namespace=node.namespace, context=self._context)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._ros)
         self._images = self._ros.create_publisher(Image, f"{node.namespace}/image", 5)
         self._infos = self._ros.create_publisher(CameraInfo, f"{node.namespace}/camera_info", 5)
         profile = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_AVAILABLE)
-        for topic, kind in topics.items():
+        receivers = [(topic, kind, self._receiver(topic)) for topic, kind in topics.items()]
+        receivers += [(topic, kind, self._hearer(topic)) for topic, kind in (besides or {}).items()]
+        for topic, kind, receive in receivers:
             name = f"{node.namespace}/{NODE_NAME}/{topic}"
-            self._ros.create_subscription(kind, name, self._receiver(topic), profile, raw=True)
+            self._ros.create_subscription(kind, name, receive, profile, raw=True)
 
     def __enter__(self) -> Client:
         return self
@@ -231,6 +243,9 @@ class Client:
                 self._messages[topic] = data
 
         return receive
+
+    def _hearer(self, topic: str) -> Any:
+        return lambda data: self.heard.append((topic, data))
 
     def _connected(self) -> bool:
         return self._images.get_subscription_count() > 0 and all(

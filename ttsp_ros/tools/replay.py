@@ -26,6 +26,7 @@ from rosbags.interfaces import Connection
 from tqdm import tqdm
 
 from ttsp_ros.backends import BACKENDS, ExtractorOptions, create_extractor
+from ttsp_ros.openmp import wait_passively
 from ttsp_ros.ros.conversions import MessageTypes, descriptor_cloud, gray_image, keypoint_cloud, rosbags_types
 from ttsp_ros.ros.stop_signal import StopSignal
 from ttsp_ros.superpoint.features import DetectionSettings, Features
@@ -210,6 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """`ttsp_replay`."""
     stop = StopSignal().install()
     stop.hold()
+    wait_passively()
     options = parse(arguments)
     try:
         settings = DetectionSettings(options.threshold, options.nms_radius, options.border, options.max_keypoints)
