@@ -38,7 +38,7 @@ def _title(spec: ProgramSpec) -> Iterator[str]:
     layout, config = spec.layout, spec.layout.config
     masks = ", ".join(name for name, there in layout.keys.masks(config.key_sets).items() if there) or "none"
     lengths = ", ".join(f"{name} {padded}" for name, padded in layout.keys.padded().items())
-    yield f"GR00T {config.version}, {config.n_blocks} blocks in {layout.dtype_stream}, {config.n_tokens} tokens in 64 rows"
+    yield f"GR00T {config.version}: {config.n_blocks} blocks in {layout.dtype_stream}, {config.n_tokens} of 64 rows"
     yield f"keys of {layout.keys.name}: {lengths}; masks read: {masks}"
     yield (
         f"program {spec.variant}, {spec.shape}; weights {layout.reader_mode}, tiles {layout.tile_order}, "
@@ -81,7 +81,7 @@ def _operations(spec: ProgramSpec) -> Iterator[str]:
     shown = [op for op in layout.stream_ops if op.name.startswith(("block0.", "block1."))]
     for op in [*shown, *layout.tail_ops]:
         yield _operation(op)
-    yield f"offsets table: {len(layout.stream_ops)} operations of {layout.config.n_blocks} blocks, {len(layout.tail_ops)} of the tail"
+    yield f"offsets table: {len(layout.stream_ops)} operations of the blocks, {len(layout.tail_ops)} of the tail"
 
 
 def _operation(op: Operation) -> str:

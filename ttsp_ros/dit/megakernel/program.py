@@ -35,7 +35,7 @@ def materialise(spec: ProgramSpec, io: Mapping[str, ttnn.Tensor], kernel: str) -
     common = spec.common_args({name: tensor.buffer_address() for name, tensor in io.items()})
     for slot in spec.io:
         if slot.name in io:
-            _check_tensor(slot, io[slot.name])
+            check_tensor(slot, io[slot.name])
     cores = spec.core_map.all_cores()
     unified = UnifiedKernel(
         source=kernel,
@@ -119,7 +119,8 @@ def _layout(slot: IoSlot) -> ttnn.Layout:
     return ttnn.TILE_LAYOUT if slot.layout == "tile" else ttnn.ROW_MAJOR_LAYOUT
 
 
-def _check_tensor(slot: IoSlot, tensor: ttnn.Tensor) -> None:
+def check_tensor(slot: IoSlot, tensor: ttnn.Tensor) -> None:
+    """SpecError, naming each difference, unless the tensor is as planned: shape, format, layout and shard."""
     shard = tensor.memory_config().shard_spec
     got: dict[str, Any] = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "layout": tensor.layout}
     planned: dict[str, Any] = {"shape": slot.shape, "dtype": _dtype(slot.dtype), "layout": _layout(slot)}

@@ -1,4 +1,4 @@
-"""Runs the report kernel on every core of a simulated Blackhole and saves what the cores said: report_run.py FILE.npz
+"""`megakernel_report.py FILE.npz`: saves what the report kernel says on every core of a simulated Blackhole.
 
 In a process of its own: the 110 cores would slow down every later test of a shared device.
 """
@@ -64,6 +64,9 @@ def main(target: str) -> None:
             reports=reports(spec, ttnn.to_torch(io["activations"])),
             cores=program.shard_cores(spec, slot),
             address=io["activations"].buffer_address(),
+            near_dram=[
+                [core.x, core.y] for core in device.get_optimal_dram_bank_to_logical_worker_assignment(ttnn.NOC.NOC_0)
+            ],
             noc=[
                 [core.x, core.y]
                 for core in (
