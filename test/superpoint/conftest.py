@@ -12,6 +12,7 @@ from skimage import data
 from transformers import SuperPointConfig, SuperPointForKeypointDetection
 
 from ttsp_ros.superpoint.network import LAYERS, LayerParameters
+from ttsp_ros.superpoint.plain_layout import hugging_face_state, without_batch_norm
 from ttsp_ros.superpoint.weights import load_parameters
 
 Parameters = dict[str, LayerParameters]
@@ -56,40 +57,6 @@ def random_plain() -> Parameters:
             weight, bias = weight * 4, bias.index_fill(0, torch.tensor(64), 6.0)
         parameters[layer.name] = LayerParameters(weight, bias)
     return parameters
-
-
-def without_batch_norm(parameters: Parameters) -> Parameters:
-    plain = {}
-    carried: dict[str, torch.Tensor | None] = {"": None}
-    before = {"1a": "", "Pa": "4b", "Da": "4b", "Pb": "Pa", "Db": "Da"}
-    names = [layer.name for layer in LAYERS]
-    for index, layer in enumerate(LAYERS):
-        p = parameters[layer.name]
-        assert p.scale is not None and p.shift is not None and bool((p.scale > 0).all())
-        incoming = carried[before.get(layer.name, names[index - 1])]
-        weight, bias = p.weight.double(), p.bias.double()
-        if incoming is not None:
-            bias = bias + weight.sum(dim=(2, 3)) @ incoming
-        scale, shift = p.scale.double(), p.shift.double()
-        weight, bias = weight * scale[:, None, None, None], bias * scale
-        if not layer.relu:
-            bias = bias + shift
-        carried[layer.name] = shift
-        plain[layer.name] = LayerParameters(weight.float(), bias.float())
-    return plain
-
-
-def hugging_face_state(parameters: Parameters) -> dict[str, torch.Tensor]:
-    state = {}
-    for name, p in parameters.items():
-        if name[0] == "P":
-            prefix = f"keypoint_decoder.conv_score_{name[1]}"
-        elif name[0] == "D":
-            prefix = f"descriptor_decoder.conv_descriptor_{name[1]}"
-        else:
-            prefix = f"encoder.conv_blocks.{int(name[0]) - 1}.conv_{name[1]}"
-        state[f"{prefix}.weight"], state[f"{prefix}.bias"] = p.weight, p.bias
-    return state
 
 
 @pytest.fixture(scope="session")

@@ -146,9 +146,10 @@ class SuperPointNetwork:
         folded = {layer.name: fold_layer(layer, parameters[layer.name]) for layer in LAYERS}
         self._layers = {name: _prepared(layer, dtype) for name, layer in folded.items()}
         # One channel is too few for a convolution kernel to be fast: the first layer is a matrix product of the nine
-        # pixels around each, and a one for the bias.
+        # pixels around each, and a one for the bias. Pixels stay 0 to 255, exact in bfloat16, and the weights are
+        # divided by 255: pixels / 255 would be rounded, which alone changes 1.3 % of the best 500 keypoints.
         first = folded["1a"]
-        self._first_weight = torch.cat([first.weight.reshape(-1, 9), first.bias[:, None]], dim=1).T.to(dtype)
+        self._first_weight = torch.cat([first.weight.reshape(-1, 9) / 255, first.bias[:, None]], dim=1).T.to(dtype)
         self._score_weight, self._score_bias = folded["Pb"].weight[:, :, 0, 0], folded["Pb"].bias
         self._descriptor_weight = folded["Db"].weight[:, :, 0, 0].to(dtype)
 
@@ -162,8 +163,7 @@ class SuperPointNetwork:
         height, width = image.shape
         if image.dtype != torch.uint8 or height < 8 or width < 8 or height % 8 or width % 8:
             raise ValueError(f"image: got {image.dtype} {height}x{width}, expected uint8 with sides multiples of 8")
-        # The division is in float32, so that bfloat16 pixels are value / 255 rounded once.
-        values = F.pad((image.to(torch.float32) / 255.0).to(self.dtype), (1, 1, 1, 1))
+        values = F.pad(image.to(self.dtype), (1, 1, 1, 1))
         for first, second in STAGES:
             values = self._stage(first, second, values)
         return NetworkOutputs(self._scores(values), self._descriptors(values))
