@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from ttsp_ros.simulator.doctor import findings
 from ttsp_ros.simulator.environment import HANG_SECONDS, P150, Grid, variables
 from ttsp_ros.simulator.toolchain import SimulatorError, prepare
 
@@ -32,12 +33,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("command", nargs="+", help="after --, the command and its arguments")
     run.set_defaults(action=_run)
+    doctor = actions.add_parser("doctor", help="say what is there, whether it was tested together, and what is wrong")
+    doctor.set_defaults(action=_doctor)
     return parser
 
 
 def _setup(_: argparse.Namespace) -> int:
     prepare(install_packages=True)
     return 0
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    good = True
+    for finding in findings():
+        good &= finding.good
+        print(f"{'' if finding.good else '!!'}\t{finding.what}: {finding.found}", flush=True)
+    return 0 if good else 1
 
 
 def _run(options: argparse.Namespace) -> int:
