@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -17,8 +18,6 @@ import pytest
 os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 
 rclpy = pytest.importorskip("rclpy", reason="needs ROS: source an installation, or install the wheels (make setup)")
-
-import contextlib
 
 from rclpy.context import Context  # noqa: E402
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor  # noqa: E402
@@ -114,7 +113,7 @@ class Inbox:
 
 
 class Rig:
-    """One SuperPointNode in a namespace of its own, spun by a thread, and a second node that plays camera and listener."""
+    """One SuperPointNode in a namespace of its own, spun by a thread, and a node that plays camera and listener."""
 
     def __init__(self, context: Context, make_extractor: Any, parameters: dict[str, Any], namespace: str) -> None:
         self.namespace = namespace
