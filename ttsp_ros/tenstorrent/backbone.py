@@ -1,9 +1,8 @@
 """SuperPoint's network as ttnn operations: image to scores and dense descriptors, for one image size.
 
-Activations are bf16 in the L1 of all cores, height-sharded (each core holds a run of pixels, all channels), products are
-HiFi2 with float32 sums. The score head's last convolution and softmax stay float32 and are rounded once: a bf16 logit
-near 10 is off by up to 0.03, which reorders keypoints. Emulated step by step in
-`ttsp_ros.tenstorrent.emulation`.
+Activations are bf16 in the L1 of all cores, height-sharded: each core holds a run of pixels with all their channels.
+Sums are float32. The score head's last convolution and softmax stay float32 and are rounded once: a bf16 logit near 10
+is off by up to 0.03, which reorders keypoints. `ttsp_ros.tenstorrent.emulation` has the same steps in torch.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from ttsp_ros.superpoint.features import DESCRIPTOR_DIM
@@ -27,6 +27,14 @@ WIDE_PAGE_PIXELS = 32
 #: Height of a block of activations in the convolutions of the first two resolutions, in pixels. Whole shards (ttnn's
 #: default) would need 1.1 MB of circular buffers beside 0.9 MB of tensors; 64 leaves L1 for the halo.
 ACT_BLOCK_PIXELS = 64
+#: The first two layers' channels: the ones whose tensors decide whether an image fits.
+WIDE_LAYER_CHANNELS = 64
+#: L1 of a core that tensors and circular buffers share: 1,427 KiB, less ttnn's small buffers.
+L1_USABLE_BYTES = 1427 * 1024 - 32768
+#: Circular buffers and tables of the convolution 1b at ACT_BLOCK_PIXELS, as graph capture shows them, rounded up.
+CONVOLUTION_BUFFER_BYTES = 160_000
+#: uint8 pixel to bf16(x / 255), the division in float32: what the torch backend's network sees.
+PIXEL_VALUES = (torch.arange(256, dtype=torch.float32) / 255.0).to(torch.bfloat16)
 #: x / |x| = rms_norm(x) / sqrt(256), and 1 / 16 is exact in bf16.
 RMS_GAMMA = DESCRIPTOR_DIM**-0.5
 
@@ -54,6 +62,37 @@ def image_shape(height: int, width: int, stages: Stages) -> tuple[int, int, int,
     return (1, 1, pixels // WIDE_PAGE_PIXELS, WIDE_PAGE_PIXELS)
 
 
+def image_values(image: np.ndarray, stages: Stages) -> torch.Tensor:
+    """A uint8 image [H, W] as it is uploaded: bf16 of `image_shape`, exactly bf16(x / 255)."""
+    height, width = image.shape
+    bits = np.take(PIXEL_VALUES.view(torch.int16).numpy(), image)
+    return torch.from_numpy(bits).view(torch.bfloat16).reshape(image_shape(height, width, stages))
+
+
+def l1_bytes(height: int, width: int, cores: int) -> int:
+    """L1 of a core that convolution 1b needs, the largest demand of the network, for an image on `cores` cores.
+
+    Its input with the rows that its window reaches into (row-major), its output, and the buffers in between.
+    """
+    pixels = -(-height * width // (32 * cores)) * 32
+    halo = 2 * (width + 2) + 16
+    return 2 * WIDE_LAYER_CHANNELS * (2 * pixels + halo) + CONVOLUTION_BUFFER_BYTES
+
+
+def require_fit(height: int, width: int, cores: int) -> None:
+    """Refuse an image whose activations don't fit into the L1 of the cores.
+
+    Raises:
+        ValueError: with the bytes, and what to do.
+    """
+    needed = l1_bytes(height, width, cores)
+    if needed > L1_USABLE_BYTES:
+        raise ValueError(
+            f"image of {width}x{height}: its activations need {needed:,} bytes in each of {cores} cores, and "
+            f"{L1_USABLE_BYTES:,} are there. Set 'resize' to a smaller size, such as [480, 640]"
+        )
+
+
 class Backbone:
     """The network for images of one size on an open device.
 
@@ -73,14 +112,16 @@ class Backbone:
         import ttnn
 
         if height < CELL or width < CELL or height % CELL or width % CELL:
-            raise ValueError(f"image of {height}x{width}: both sides must be multiples of {CELL}")
+            raise ValueError(f"image of {width}x{height}: both sides must be multiples of {CELL}")
+        grid = device.compute_with_storage_grid_size()
+        require_fit(height, width, grid.x * grid.y)
         self._device = device
         self._height = height
         self._width = width
         self._stages = stages
         self._compute = ttnn.init_device_compute_kernel_config(
             device.arch(),
-            math_fidelity=ttnn.MathFidelity.HiFi2,
+            math_fidelity=ttnn.MathFidelity.HiFi4 if stages.hifi4 else ttnn.MathFidelity.HiFi2,
             math_approx_mode=False,
             fp32_dest_acc_en=True,
             packer_l1_acc=True,
@@ -244,7 +285,7 @@ class _Convolution:
             weights_dtype=ttnn.bfloat16,
             activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU) if layer.relu else None,
             shard_layout=ttnn.TensorMemoryLayout.HEIGHT_SHARDED,
-            act_block_h_override=ACT_BLOCK_PIXELS if layer.outputs == 64 else 0,
+            act_block_h_override=ACT_BLOCK_PIXELS if layer.outputs == WIDE_LAYER_CHANNELS else 0,
             deallocate_activation=free_input,
         )
 

@@ -1,13 +1,13 @@
 """The card's SuperPoint graph in torch: the operations of `ttsp_ros.tenstorrent.backbone` with their roundings.
 
-For judging precision where no card is. What is emulated: weights, biases and activations are bf16, every operation rounds
-its result once; a convolution's products see what the matrix unit's fidelity lets through, and its sums are float32.
-What is not: the order of the sums, and the matrix unit's alignment of products in groups of eight (both below a bf16
+For judging precision where no card is. Emulated: weights, biases and activations are bf16, every operation rounds its
+result once; a convolution's products see what the matrix unit's fidelity lets through, and its sums are float32. Not
+emulated: the order of the sums, and the matrix unit's alignment of products in groups of eight (both below a bf16
 rounding).
 
-The matrix unit multiplies five bits of a weight by seven of an activation in one phase. HiFi2 has two phases, which cover
-all eight bits of a bf16 weight, and leave out the activation's last bit; HiFi4 has four and leaves out nothing (Tenstorrent
-ISA documentation, BlackholeA0 TensixCoprocessor, SrcA and SrcB of MVMUL).
+The matrix unit multiplies five bits of a weight by seven of an activation in one phase. HiFi2 has two phases, which
+cover all eight bits of a bf16 weight and leave out the activation's last bit; HiFi4 has four and leaves out nothing
+(Tenstorrent ISA documentation, BlackholeA0 TensixCoprocessor, MVMUL).
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from torch.nn import functional as F
 
 from ttsp_ros.superpoint.keypoints import CELL_CHANNELS
 from ttsp_ros.superpoint.network import NetworkOutputs
+from ttsp_ros.tenstorrent.backbone import PIXEL_VALUES
 from ttsp_ros.tenstorrent.folding import DeviceLayer, DeviceNetwork
 
 #: bits(x) & this: a bf16 value without the last of its eight significant bits, still as float32.
 _SEVEN_BITS = -(1 << 17)
-
-#: uint8 pixel to bf16(x / 255), the division in float32: what the torch backend's network sees.
-PIXEL_VALUES = (torch.arange(256, dtype=torch.float32) / 255.0).to(torch.bfloat16)
 
 
 @torch.inference_mode()
@@ -33,8 +31,7 @@ def run_network(network: DeviceNetwork, image: torch.Tensor, rms: bool = True, h
     Args:
         network: see `ttsp_ros.tenstorrent.folding.fold_network`.
         image: uint8 [H, W].
-        rms: stage `rms`, see `ttsp_ros.tenstorrent.stages.Stages`.
-        hifi4: four phases in the convolutions instead of two.
+        rms, hifi4: stages, see `ttsp_ros.tenstorrent.stages.Stages`.
     """
     values = PIXEL_VALUES[image.long()].float()[None, None]
     for layer in network.encoder:

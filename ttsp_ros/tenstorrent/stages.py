@@ -13,6 +13,8 @@ class Stages:
     Attributes:
         wide: the image goes up in pages of 64 bytes and is reshaped on the card, instead of pages of one pixel. The
             same bytes.
+        hifi4: convolutions read all bits of activations and weights (HiFi4) instead of all but the activations' last
+            bit (HiFi2), at twice the matrix cycles. HiFi2 cuts that bit off, so it makes every sum a little smaller.
         rms: descriptors are normalised by rms_norm (one bf16 rounding) instead of multiply, sum, rsqrt, multiply
             (a bf16 rounding after each).
         nms: NMS and candidates on the card, instead of scores to the host and NMS there. The same bits.
@@ -23,6 +25,7 @@ class Stages:
     """
 
     wide: bool = True
+    hifi4: bool = True
     rms: bool = True
     nms: bool = True
     sampler: bool = True
