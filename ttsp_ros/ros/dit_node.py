@@ -176,10 +176,16 @@ class DitNode(ManagedNode):
                 "no tokens have come" if self.state_label == "active" else f"the node is {self.state_label}"
             )
             return response
-        answered: Future = Future(executor=self.executor)
-        worker.call(lambda: self._predict(message)).add_done_callback(
-            lambda done: answered.set_result(done.exception())
-        )
+        executor = self.executor
+        assert executor is not None
+        answered: Future = Future(executor=executor)
+
+        def answer(done: Any) -> None:
+            answered.set_result(done.exception())
+            # A coroutine that waits is looked at only when the executor has something to do.
+            executor.wake()
+
+        worker.call(lambda: self._predict(message)).add_done_callback(answer)
         error = await answered
         response.success = error is None
         response.message = str(error) if error is not None else f"a chunk was published: {self._mode()}"
