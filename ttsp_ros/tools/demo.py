@@ -314,7 +314,7 @@ def run(
     if node.status != 0:
         raise node.failure(f"the node's exit status after Ctrl-C was {node.status}, not 0")
     summary = summarize(shots, *read_backend(log.read_text()), weight_file)
-    draw(output / "overlay.png", shots, pairs(shots, min(APART, count - 1)))
+    draw(output / "overlay.png", shots, pairs(shots, min(FRAME_RATE, count - 1)))
     (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     return summary
 

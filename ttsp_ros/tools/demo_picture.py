@@ -66,7 +66,7 @@ def _matches(axes: Axes, pair: Pair) -> None:
     canvas[:, :width], canvas[:, width + GAP :] = _dimmed(first), _dimmed(second)
     right = pair.matches.right
     drawn = np.unique(np.linspace(0, len(right) - 1, MATCHES_DRAWN).astype(int)) if len(right) else np.zeros(0, int)
-    title = f"{len(right)} matches half a second apart, {right.sum()} right to 3 px by the known motion"
+    title = f"{len(right)} matches of two frames, {right.sum()} right to 3 px by the known motion"
     _show(axes, canvas, f"{title} (green: right, red: wrong; {len(drawn)} evenly chosen ones are drawn)")
     rows, columns = pair.matches.indices[drawn].T
     starts = pair.first.features.keypoints[rows]

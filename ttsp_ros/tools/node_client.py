@@ -94,11 +94,13 @@ class NodeProcess:
         namespace: of the node; its name is NODE_NAME.
         parameters: name to value, as on a command line.
         log: where its output goes.
+        start: Python that runs the node.
     """
 
     namespace: str
     parameters: Mapping[str, Any]
     log: Path
+    start: str = START
     status: int | None = field(default=None, init=False)
 
     def command(self) -> list[str]:
@@ -109,7 +111,7 @@ class NodeProcess:
         settings = [word for name, value in parameters.items() for word in ("-p", f"{name}:={value}")]
         names = ["-r", f"__ns:={self.namespace}", "-r", f"__node:={NODE_NAME}"]
         names += ["-r", f"/diagnostics:={self.namespace}/{NODE_NAME}/diagnostics"]
-        return [sys.executable, "-c", START, "--ros-args", *names, *settings]
+        return [sys.executable, "-c", self.start, "--ros-args", *names, *settings]
 
     def __enter__(self) -> NodeProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
