@@ -11,6 +11,10 @@ TESTS = """
 import os, pytest, torch
 from ttsp_ros.tenstorrent import program
 
+@pytest.fixture(scope="module", autouse=True)
+def shared():
+    yield
+
 @pytest.mark.simulator(grid="4x2")
 def test_passes_elsewhere(device):
     assert device.compute_with_storage_grid_size().x == 4
@@ -43,6 +47,7 @@ def test_takes_minutes():
 
 def test_reports(tmp_path):
     (tmp_path / "test_file.py").write_text(TESTS)
+    (tmp_path / "test_other.py").write_text("def test_in_the_next_module():\n    pass\n")
     (tmp_path / "waits.cpp").write_text(
         '#include "api/dataflow/dataflow_api.h"\nvoid kernel_main() { cb_wait_front(0, 1); }'
     )
@@ -54,13 +59,14 @@ def test_reports(tmp_path):
         capture_output=True,
         text=True,
     )
-    outcomes = dict(re.findall(r"^test_file\.py::(\S+) (PASSED|FAILED|ERROR)", done.stdout, re.MULTILINE))
+    outcomes = dict(re.findall(r"^test_\w+\.py::(\S+) (PASSED|FAILED|ERROR)", done.stdout, re.MULTILINE))
     assert outcomes == {
         "test_passes_elsewhere": "PASSED",
         "test_fails_elsewhere[5]": "FAILED",
         "test_dies_elsewhere": "FAILED",
         "test_hangs": "FAILED",
         "test_comes_after": "ERROR",
+        "test_in_the_next_module": "PASSED",
     }, done.stdout + done.stderr
     assert "assert 4 == 5" in done.stdout
     assert "the child session ended with 3" in done.stdout

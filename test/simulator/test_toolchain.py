@@ -33,7 +33,8 @@ def test_concurrent_setups_make_one_complete_folder(tmp_path):
 
 
 def test_setup_imports_neither_ttnn_nor_torch():
-    script = "import sys\nfrom ttsp_ros.simulator.__main__ import main\nmain(['setup'])\nprint({'ttnn', 'torch'} & {*sys.modules})"
+    script = "import sys\nfrom ttsp_ros.simulator.__main__ import main\nmain(['setup'])\n"
+    script += "print({'ttnn', 'torch'} & {*sys.modules})\n"
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"

@@ -122,13 +122,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("device_full"):
-        return
-    full = [item for item in items if item.get_closest_marker("device_full")]
-    config.stash[STATE].left_out = len(full)
-    if full:
-        items[:] = [item for item in items if not item.get_closest_marker("device_full")]
-        config.hook.pytest_deselected(items=full)
+    state = config.stash[STATE]
+    if not config.getoption("device_full"):
+        full = [item for item in items if item.get_closest_marker("device_full")]
+        state.left_out = len(full)
+        if full:
+            items[:] = [item for item in items if not item.get_closest_marker("device_full")]
+            config.hook.pytest_deselected(items=full)
+    # Last, since a test that does not run here must not come between two of a module that shares fixtures.
+    items.sort(key=lambda item: Settings.of(item) not in (None, state.settings))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
