@@ -88,7 +88,7 @@ def test_any_image_is_gray_or_refused(message):
     assert_gray_or_refused(message)
 
 
-@MANY
+@settings(MANY, max_examples=600)
 @given(COMPRESSED)
 def test_any_compressed_image_is_gray_or_refused(message):
     assert_gray_or_refused(message)

@@ -113,21 +113,26 @@ def test_stopped_while_inferring(start, context, number, seconds):
     publisher = peer.create_publisher(type(image_message()), "image", 1)
     process.wait_for("active;")
     wait_until(publisher.get_subscription_count)
-    publisher.publish(image_message())
-    process.wait_for("inferring")
+
+    def inferring() -> bool:
+        # Again and again: that this end has found the other one doesn't mean that the other has found this one.
+        publisher.publish(image_message())
+        time.sleep(0.05)
+        return "inferring" in process.output
+
+    wait_until(inferring)
     process.stop(number)
     peer.destroy_node()
     assert ("closed" in process.output) == (seconds == "0.3")
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3, 0.6, 1.0, 1.5])
-def test_stopped_while_starting(start, number, delay):
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.4, 0.8, 1.6])
+def test_stopped_while_starting(start, delay):
     """Whatever is being imported: ROS, torch, or nothing yet."""
     process = start("-c", f"print('up', flush=True); {ENTRY.replace('; ', '; print(2, flush=True); ')}")
     process.wait_for("2")  # the handlers are the first thing that superpoint_node() sets
     time.sleep(0.05 + delay)
-    process.stop(number)
+    process.stop(SIGNALS[int(delay * 10) % 2])
 
 
 def test_a_second_ctrl_c_changes_nothing(start):
