@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ttsp_ros.superpoint.extractor import Extractor
 
 BACKENDS = ("auto", "ttnn", "torch")
+NETWORKS = ("device", "host")
 CARD_DEVICES = Path("/dev/tenstorrent")
 
 
@@ -31,8 +32,8 @@ class ExtractorOptions:
         precision: "auto", "float32" or "bfloat16".
         resize: (height, width) that every image is resized to; None keeps its size.
         threads: CPU threads of torch; None leaves them as they are.
-        network: of the ttnn backend: "device" runs the network on the card, "host" with torch and only what follows it
-            on the card.
+        network: of the ttnn backend, one of NETWORKS: "device" runs the network on the card, "host" with torch, and
+            only what follows it on the card.
     """
 
     backend: str = "auto"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ttsp_ros.backends import BACKENDS, ExtractorOptions
+from ttsp_ros.backends import BACKENDS, NETWORKS, ExtractorOptions
 from ttsp_ros.ros.overlay import COLORMAPS, OverlaySettings
 from ttsp_ros.ros.parameters import AUTOSTART, ParameterSpec, Takes, Values
 from ttsp_ros.superpoint.features import DetectionSettings
@@ -40,6 +40,14 @@ SUPERPOINT_PARAMETERS = (
         "Number format of the network; 'auto' is bfloat16 where the hardware has it.",
         Takes.CONFIGURE,
         choices=PRECISIONS,
+    ),
+    ParameterSpec(
+        "network",
+        "device",
+        "Of backend 'ttnn': 'device' runs the network on the card; 'host' runs it on the CPU, and only NMS and "
+        "descriptor sampling on the card, to find out which half is at fault.",
+        Takes.CONFIGURE,
+        choices=NETWORKS,
     ),
     ParameterSpec(
         "resize",
@@ -170,6 +178,7 @@ def extractor_options(values: Values) -> ExtractorOptions:
         precision=values["precision"],
         resize=_resize(values["resize"]),
         threads=values["threads"] or None,
+        network=values["network"],
     )
 
 

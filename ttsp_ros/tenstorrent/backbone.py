@@ -1,14 +1,16 @@
 """SuperPoint's network as ttnn operations: image to scores and dense descriptors, for one image size.
 
 Activations are bf16 in the L1 of all cores, height-sharded: each core holds a run of pixels with all their channels.
-Sums are float32. The score head's last convolution and softmax stay float32 and are rounded once: a bf16 logit near 10
-is off by up to 0.03, which reorders keypoints. `ttsp_ros.tenstorrent.emulation` has the same steps in torch.
+Sums are float32. Pixels go in as 0 to 255, exact in bf16, and the first layer's weights are divided by 255. BatchNorm
+is part of the convolutions and of the lower bound that replaces ReLU, see `ttsp_ros.superpoint.network.FoldedLayer`.
+The score head's last convolution and softmax stay float32 and are rounded once: a bf16 logit near 10 is off by up to
+0.03, which reorders keypoints. `ttsp_ros.tenstorrent.emulation` has the same steps in torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +18,16 @@ import torch
 
 from ttsp_ros.superpoint.features import DESCRIPTOR_DIM
 from ttsp_ros.superpoint.keypoints import CELL, CELL_CHANNELS
-from ttsp_ros.tenstorrent.folding import DeviceLayer, DeviceNetwork
+from ttsp_ros.superpoint.network import (
+    DESCRIPTOR_HEAD,
+    ENCODER,
+    LAYERS,
+    SCORE_HEAD,
+    FoldedLayer,
+    Layer,
+    LayerParameters,
+    fold_layer,
+)
 from ttsp_ros.tenstorrent.stages import Stages
 
 if TYPE_CHECKING:
@@ -33,8 +44,6 @@ WIDE_LAYER_CHANNELS = 64
 L1_USABLE_BYTES = 1427 * 1024 - 32768
 #: Circular buffers and tables of the convolution 1b at ACT_BLOCK_PIXELS, as graph capture shows them, rounded up.
 CONVOLUTION_BUFFER_BYTES = 160_000
-#: uint8 pixel to bf16(x / 255), the division in float32: what the torch backend's network sees.
-PIXEL_VALUES = (torch.arange(256, dtype=torch.float32) / 255.0).to(torch.bfloat16)
 #: x / |x| = rms_norm(x) / sqrt(256), and 1 / 16 is exact in bf16.
 RMS_GAMMA = DESCRIPTOR_DIM**-0.5
 
@@ -63,10 +72,9 @@ def image_shape(height: int, width: int, stages: Stages) -> tuple[int, int, int,
 
 
 def image_values(image: np.ndarray, stages: Stages) -> torch.Tensor:
-    """A uint8 image [H, W] as it is uploaded: bf16 of `image_shape`, exactly bf16(x / 255)."""
+    """A uint8 image [H, W] as it is uploaded: bf16 of `image_shape`, 0 to 255."""
     height, width = image.shape
-    bits = np.take(PIXEL_VALUES.view(torch.int16).numpy(), image)
-    return torch.from_numpy(bits).view(torch.bfloat16).reshape(image_shape(height, width, stages))
+    return torch.from_numpy(image).to(torch.bfloat16).reshape(image_shape(height, width, stages))
 
 
 def l1_bytes(height: int, width: int, cores: int) -> int:
@@ -93,6 +101,13 @@ def require_fit(height: int, width: int, cores: int) -> None:
         )
 
 
+def fold_network(parameters: Mapping[str, LayerParameters]) -> dict[str, FoldedLayer]:
+    """The layers as the card runs them, on pixels of 0 to 255."""
+    layers = {layer.name: fold_layer(layer, parameters[layer.name]) for layer in LAYERS}
+    layers["1a"] = replace(layers["1a"], weight=layers["1a"].weight / 255)
+    return layers
+
+
 class Backbone:
     """The network for images of one size on an open device.
 
@@ -101,13 +116,13 @@ class Backbone:
 
     Args:
         device: an open ttnn device.
-        network: see `fold_network`.
+        layers: by name, of all LAYERS; see `fold_network`.
         height, width: of the image, multiples of 8.
         stages: which forms of upload and normalisation to use.
     """
 
     def __init__(
-        self, device: ttnn.MeshDevice, network: DeviceNetwork, height: int, width: int, stages: Stages
+        self, device: ttnn.MeshDevice, layers: Mapping[str, FoldedLayer], height: int, width: int, stages: Stages
     ) -> None:
         import ttnn
 
@@ -129,9 +144,9 @@ class Backbone:
         self._precise = ttnn.init_device_compute_kernel_config(
             device.arch(), math_fidelity=ttnn.MathFidelity.HiFi4, math_approx_mode=False, fp32_dest_acc_en=True
         )
-        self._encoder = [_Convolution(device, layer) for layer in network.encoder]
-        self._score_head = [_Convolution(device, layer) for layer in network.score_head]
-        self._descriptor_head = [_Convolution(device, layer) for layer in network.descriptor_head]
+        self._encoder = [_Convolution(device, layer, layers[layer.name]) for layer in ENCODER]
+        self._score_head = [_Convolution(device, layer, layers[layer.name]) for layer in SCORE_HEAD]
+        self._descriptor_head = [_Convolution(device, layer, layers[layer.name]) for layer in DESCRIPTOR_HEAD]
         self._gamma = _upload_row(device, torch.full((DESCRIPTOR_DIM,), RMS_GAMMA))
 
     def __call__(self, image: ttnn.Tensor) -> BackboneOutputs:
@@ -157,10 +172,12 @@ class Backbone:
         for convolution in self._encoder:
             keep = values is image
             values = convolution(values, height, width, self._compute, free_input=not keep)
+            values = convolution.scale_and_shift(values)
             if convolution.layer.pool:
                 values = _max_pool(values, height, width, convolution.layer.outputs)
                 height, width = height // 2, width // 2
-            values = convolution.add_offset(values)
+            # A maximum commutes with another one, and after the pool there is a quarter to compare.
+            values = convolution.bound(values)
         return values
 
     def _run_head(self, head: Sequence[_Convolution], encoded: ttnn.Tensor) -> ttnn.Tensor:
@@ -169,7 +186,7 @@ class Backbone:
         for convolution in head:
             keep = values is encoded
             values = convolution(values, height, width, self._compute, free_input=not keep)
-            values = convolution.add_offset(values)
+            values = convolution.bound(convolution.scale_and_shift(values))
         return values
 
     def _softmax(self, logits: ttnn.Tensor) -> ttnn.Tensor:
@@ -217,15 +234,19 @@ class Backbone:
 class _Convolution:
     """One layer's weights and how it is launched."""
 
-    def __init__(self, device: ttnn.MeshDevice, source: DeviceLayer) -> None:
+    def __init__(self, device: ttnn.MeshDevice, layer: Layer, folded: FoldedLayer) -> None:
         import ttnn
 
-        self.layer = source.layer
+        self.layer = layer
         self._device = device
         # On the host until the first call, which puts them into the form that the convolution wants.
-        self._weight = ttnn.from_torch(source.weight.contiguous(), dtype=ttnn.bfloat16)
-        self._bias = ttnn.from_torch(source.bias.reshape(1, 1, 1, -1).contiguous(), dtype=ttnn.bfloat16)
-        self._offset = None if source.offset is None else _upload_row(device, source.offset)
+        self._weight = ttnn.from_torch(folded.weight.contiguous(), dtype=ttnn.bfloat16)
+        self._bias = ttnn.from_torch(folded.bias.reshape(1, 1, 1, -1).contiguous(), dtype=ttnn.bfloat16)
+        # A bound of 0 is ReLU, which the convolution does itself.
+        self._relu = folded.floor is not None and not bool(folded.floor.any())
+        self._floor = None if folded.floor is None or self._relu else _upload_row(device, folded.floor)
+        self._scale = None if folded.scale is None else _upload_row(device, folded.scale)
+        self._shift = None if folded.shift is None else _upload_row(device, folded.shift)
 
     def __call__(
         self,
@@ -262,18 +283,24 @@ class _Convolution:
         )
         return result
 
-    def add_offset(self, values: ttnn.Tensor) -> ttnn.Tensor:
-        """BatchNorm's shift, in place of `values`."""
+    def bound(self, values: ttnn.Tensor) -> ttnn.Tensor:
+        """The lower bound by channel, in place of `values`."""
         import ttnn
 
-        if self._offset is None:
+        return values if self._floor is None else ttnn.maximum(values, self._floor, output_tensor=values)
+
+    def scale_and_shift(self, values: ttnn.Tensor) -> ttnn.Tensor:
+        """BatchNorm with a negative scale, in place of `values`."""
+        import ttnn
+
+        if self._scale is None or self._shift is None:
             return values
-        return ttnn.add_(values, self._offset)
+        return ttnn.add_(ttnn.multiply_(values, self._scale), self._shift)
 
     def release(self) -> None:
         import ttnn
 
-        for tensor in (self._weight, self._bias, self._offset):
+        for tensor in (self._weight, self._bias, self._floor, self._scale, self._shift):
             if tensor is not None and tensor.storage_type() == ttnn.StorageType.DEVICE:
                 _free(tensor)
 
@@ -283,7 +310,7 @@ class _Convolution:
         layer = self.layer
         return ttnn.Conv2dConfig(
             weights_dtype=ttnn.bfloat16,
-            activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU) if layer.relu else None,
+            activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU) if self._relu else None,
             shard_layout=ttnn.TensorMemoryLayout.HEIGHT_SHARDED,
             act_block_h_override=ACT_BLOCK_PIXELS if layer.outputs == WIDE_LAYER_CHANNELS else 0,
             deallocate_activation=free_input,

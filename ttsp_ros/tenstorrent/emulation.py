@@ -12,35 +12,37 @@ cover all eight bits of a bf16 weight and leave out the activation's last bit; H
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch.nn import functional as F
 
 from ttsp_ros.superpoint.keypoints import CELL_CHANNELS
-from ttsp_ros.superpoint.network import NetworkOutputs
-from ttsp_ros.tenstorrent.backbone import PIXEL_VALUES
-from ttsp_ros.tenstorrent.folding import DeviceLayer, DeviceNetwork
+from ttsp_ros.superpoint.network import DESCRIPTOR_HEAD, ENCODER, SCORE_HEAD, FoldedLayer, Layer, NetworkOutputs
 
 #: bits(x) & this: a bf16 value without the last of its eight significant bits, still as float32.
 _SEVEN_BITS = -(1 << 17)
 
 
 @torch.inference_mode()
-def run_network(network: DeviceNetwork, image: torch.Tensor, rms: bool = True, hifi4: bool = True) -> NetworkOutputs:
+def run_network(
+    layers: Mapping[str, FoldedLayer], image: torch.Tensor, rms: bool = True, hifi4: bool = True
+) -> NetworkOutputs:
     """The outputs of the card's graph for a uint8 image [H, W], both multiples of 8.
 
     Args:
-        network: see `ttsp_ros.tenstorrent.folding.fold_network`.
+        layers: see `ttsp_ros.tenstorrent.backbone.fold_network`.
         image: uint8 [H, W].
         rms, hifi4: stages, see `ttsp_ros.tenstorrent.stages.Stages`.
     """
-    values = PIXEL_VALUES[image.long()].float()[None, None]
-    for layer in network.encoder:
-        values = _run_layer(layer, values, hifi4)
+    values = image.float()[None, None]
+    for layer in ENCODER:
+        values = _run_layer(layer, layers[layer.name], values, hifi4)
     logits, dense = values, values
-    for layer in network.score_head:
-        logits = _run_layer(layer, logits, hifi4)
-    for layer in network.descriptor_head:
-        dense = _run_layer(layer, dense, hifi4)
+    for layer in SCORE_HEAD:
+        logits = _run_layer(layer, layers[layer.name], logits, hifi4)
+    for layer in DESCRIPTOR_HEAD:
+        dense = _run_layer(layer, layers[layer.name], dense, hifi4)
     cells = torch.softmax(logits[0], 0).to(torch.bfloat16)
     rows = dense[0].permute(1, 2, 0).to(torch.bfloat16)
     unit = unit_by_rms_norm(rows) if rms else unit_by_chain(rows)
@@ -60,18 +62,18 @@ def unit_by_chain(rows: torch.Tensor) -> torch.Tensor:
     return rows * torch.rsqrt(total.float()).to(rows.dtype)
 
 
-def _run_layer(source: DeviceLayer, values: torch.Tensor, hifi4: bool) -> torch.Tensor:
+def _run_layer(layer: Layer, folded: FoldedLayer, values: torch.Tensor, hifi4: bool) -> torch.Tensor:
     """One convolution with all that follows it; float32 holding bf16 values, but for the float32 logits."""
-    layer = source.layer
     seen = values if hifi4 else (values.view(torch.int32) & _SEVEN_BITS).view(torch.float32)
-    result = F.conv2d(seen, _rounded(source.weight), _rounded(source.bias), padding=layer.kernel // 2)
-    if layer.relu:
-        result = result.relu()
+    result = F.conv2d(seen, _rounded(folded.weight), _rounded(folded.bias), padding=layer.kernel // 2)
     if layer.outputs != CELL_CHANNELS:
         result = _rounded(result)
-    if layer.pool:
-        result = F.max_pool2d(result, 2)
-    return result if source.offset is None else _rounded(result + source.offset[:, None, None])
+    if folded.scale is not None and folded.shift is not None:
+        scaled = _rounded(result.relu() * _rounded(folded.scale)[:, None, None])
+        result = _rounded(scaled + _rounded(folded.shift)[:, None, None])
+    elif folded.floor is not None:
+        result = torch.maximum(result, _rounded(folded.floor)[:, None, None])
+    return F.max_pool2d(result, 2) if layer.pool else result
 
 
 def _rounded(values: torch.Tensor) -> torch.Tensor:

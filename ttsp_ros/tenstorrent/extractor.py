@@ -12,16 +12,16 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from ttsp_ros.backends import NETWORKS
 from ttsp_ros.superpoint.features import DetectionSettings, Features
 from ttsp_ros.superpoint.image import Geometry, ImageError
 from ttsp_ros.superpoint.network import SuperPointNetwork
 from ttsp_ros.superpoint.weights import find_weights, load_parameters
-from ttsp_ros.tenstorrent.folding import fold_network
+from ttsp_ros.tenstorrent.backbone import fold_network
 from ttsp_ros.tenstorrent.network_stage import CardNetwork, HostNetwork, NetworkStage
 from ttsp_ros.tenstorrent.session import DeviceError, DeviceSession
 from ttsp_ros.tenstorrent.superpoint import SuperPointConfig, TtSuperPoint
 
-NETWORKS = ("device", "host")
 Result = TypeVar("Result")
 _Key = tuple[int, int, int]  # height, width, radius
 

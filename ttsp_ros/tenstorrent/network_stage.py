@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
 from ttsp_ros.superpoint.keypoints import CELL, CELL_CHANNELS
-from ttsp_ros.superpoint.network import SuperPointNetwork
+from ttsp_ros.superpoint.network import FoldedLayer, SuperPointNetwork
 from ttsp_ros.tenstorrent.backbone import Backbone, BackboneOutputs, image_shape, image_values
-from ttsp_ros.tenstorrent.folding import DeviceNetwork
 from ttsp_ros.tenstorrent.stages import Stages
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class CardNetwork:
     """The network as ttnn operations."""
 
     def __init__(
-        self, device: ttnn.MeshDevice, network: DeviceNetwork, height: int, width: int, stages: Stages
+        self, device: ttnn.MeshDevice, layers: Mapping[str, FoldedLayer], height: int, width: int, stages: Stages
     ) -> None:
         import ttnn
 
         self._stages = stages
-        self._backbone = Backbone(device, network, height, width, stages)
+        self._backbone = Backbone(device, layers, height, width, stages)
         self._image = _allocate(device, image_shape(height, width, stages), ttnn.ROW_MAJOR_LAYOUT)
 
     def load(self, image: np.ndarray) -> None:

@@ -25,12 +25,13 @@ from rosbags.highlevel import AnyReader
 from rosbags.interfaces import Connection
 from tqdm import tqdm
 
-from ttsp_ros.backends import BACKENDS, ExtractorOptions, create_extractor
+from ttsp_ros.backends import BACKENDS, NETWORKS, ExtractorOptions, create_extractor
 from ttsp_ros.openmp import wait_passively
 from ttsp_ros.ros.conversions import MessageTypes, descriptor_cloud, gray_image, keypoint_cloud, rosbags_types
 from ttsp_ros.ros.stop_signal import StopSignal
 from ttsp_ros.superpoint.features import DetectionSettings, Features
 from ttsp_ros.superpoint.image import ImageError
+from ttsp_ros.tenstorrent.session import DeviceError
 from ttsp_ros.tools.bags import COMPRESSED_IMAGE, IMAGE, BagError, BagWriter, open_bag
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--storage", choices=("mcap", "sqlite3"), default="mcap", help="of OUT_BAG (default: mcap)")
     parser.add_argument("--copy-images", action="store_true", help="write the images to OUT_BAG too")
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument("--network", choices=NETWORKS, default="device", help="where the network of backend ttnn runs")
     parser.add_argument("--weights", type=Path, help="SuperPoint weights (default: those fetched at set-up)")
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--resize", nargs=2, type=int, metavar=("HEIGHT", "WIDTH"), help="size of the network's input")
@@ -217,7 +219,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = DetectionSettings(options.threshold, options.nms_radius, options.border, options.max_keypoints)
         resize = tuple(options.resize) if options.resize else None
         extractor = create_extractor(
-            ExtractorOptions(options.backend, options.weights, options.precision, resize, options.threads), log=print
+            ExtractorOptions(
+                options.backend, options.weights, options.precision, resize, options.threads, options.network
+            ),
+            log=print,
         )
         with closing(extractor):
             report = run(
@@ -230,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 copy_images=options.copy_images,
                 stop=stop.is_set,
             )
-    except (BagError, ValueError, OSError) as error:
+    except (BagError, DeviceError, ValueError, OSError) as error:
         print(f"ttsp_replay: {error}", file=sys.stderr)
         return 1
     print(report.text(options.target))
