@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ttsp_ros.simulator.environment import P150, Grid, activate
-from ttsp_ros.simulator.session import SimulatedHang, open_device
+from ttsp_ros.simulator.session import L1_SMALL_BYTES, SimulatedHang, open_device
 from ttsp_ros.simulator.toolchain import SimulatorError
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device-full", action="store_true", help="also run the tests marked device_full: minutes each")
     group.addoption("--grid", type=Grid.parse, default=P150, help="worker grid of the device (default %(default)s)")
     group.addoption("--cycles", action="store_true", help="simulate modelled cycles: about 4 times slower")
+    group.addoption("--card", action="store_true", help="use the card of this machine instead of a simulated one")
     group.addoption("--reports-to", type=Path, help="also write the reports, for a session that started this one")
 
 
@@ -117,8 +118,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("reports_to"):
         config.pluginmanager.register(ReportWriter(config, config.getoption("reports_to")))
     # Before any test imports ttnn, which reads its environment once. The fixture `device` says what is wrong, if it is.
-    with suppress(SimulatorError):
-        activate(settings.grid, settings.cycles)
+    if not config.getoption("card"):
+        with suppress(SimulatorError):
+            activate(settings.grid, settings.cycles)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -129,6 +131,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if full:
             items[:] = [item for item in items if not item.get_closest_marker("device_full")]
             config.hook.pytest_deselected(items=full)
+    if config.getoption("card"):
+        for item in items:
+            if Settings.of(item) is not None:
+                item.add_marker(pytest.mark.skip(reason="needs a simulated Blackhole, and --card was given"))
+        return
     # Last, since a test that does not run here must not come between two of a module that shares fixtures.
     items.sort(key=lambda item: Settings.of(item) not in (None, state.settings))
 
@@ -143,7 +150,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """Has tests that need other settings run in a child session."""
     state, wanted = item.config.stash[STATE], Settings.of(item)
-    if wanted is None or wanted == state.settings or item.config.getoption("collectonly"):
+    if wanted is None or wanted == state.settings or item.config.getoption("card"):
         return None
     if wanted not in state.children:
         tests = [other.nodeid for other in item.session.items if Settings.of(other) == wanted]
@@ -181,7 +188,14 @@ class ReportWriter:
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> Iterator[ttnn.MeshDevice]:
-    """The session's open simulated Blackhole."""
+    """The session's open Blackhole: simulated, or with --card a real one."""
+    if request.config.getoption("card"):
+        import ttnn
+
+        opened = ttnn.open_device(device_id=0, l1_small_size=L1_SMALL_BYTES)
+        yield opened
+        ttnn.close_device(opened)
+        return
     settings = request.config.stash[STATE].settings
     with open_device(settings.grid, cost_model=settings.cycles) as opened:
         yield opened
