@@ -237,6 +237,10 @@ class NmsOutput:
     records: ttnn.Tensor | None
     counts: ttnn.Tensor | None
 
+    def tensors(self) -> list[ttnn.Tensor]:
+        """Those that there are."""
+        return [t for t in (self.records, self.counts, self.candidates, self.map) if t is not None]
+
 
 class DeviceNms:
     """NMS of one geometry on one device. Plans and allocates once; a call writes nothing from the host.
@@ -354,12 +358,16 @@ class DeviceNms:
         if isinstance(self.plan, ChainPlan):
             ttnn.copy(run_chain(self.plan, scores), self.output.map)
             return self.output
-        strips = _allocate_strips(self._device, self.plan, self.cores)
+        strips = allocate_strips(self._device, self.plan, self.cores)
         program.run([scores, strips], fold_program(self.plan, self.cores, scores, strips))
-        tensors = [t for t in (strips, self.params, *self._outputs()) if t is not None]
-        program.run(tensors, window_program(self.plan, self.cores, self._noc, strips, self.params, self.output))
+        program.run([strips, self.params, *self.output.tensors()], self.window_program(strips))
         ttnn.deallocate(strips)
         return self.output
+
+    def window_program(self, strips: ttnn.Tensor) -> ttnn.ProgramDescriptor:
+        """The second operation, from `strips` to `output`."""
+        assert isinstance(self.plan, NmsPlan)
+        return window_program(self.plan, self.cores, self._noc, strips, self.params, self.output)
 
     def _check_scores(self, scores: ttnn.Tensor) -> None:
         import ttnn
@@ -375,10 +383,6 @@ class DeviceNms:
         if scores.memory_config() != ttnn.DRAM_MEMORY_CONFIG:
             raise ValueError(f"scores: got {scores.memory_config()}, expected them interleaved in DRAM")
 
-    def _outputs(self) -> list[ttnn.Tensor]:
-        output = self.output
-        return [t for t in (output.records, output.counts, output.candidates, output.map) if t is not None]
-
     def _check_alive(self) -> None:
         if self._released:
             raise RuntimeError("this DeviceNms was released; build a new one")
@@ -390,7 +394,7 @@ class DeviceNms:
         if self._released:
             return
         self._released = True
-        for tensor in [self.params, *self._outputs()]:
+        for tensor in [self.params, *self.output.tensors()]:
             ttnn.deallocate(tensor)
 
 
@@ -414,7 +418,8 @@ def _height_sharded(cores: list[program.Core], shape: list[int]) -> ttnn.MemoryC
     return ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec)
 
 
-def _allocate_strips(device: ttnn.MeshDevice, found: NmsPlan, cores: list[program.Core]) -> ttnn.Tensor:
+def allocate_strips(device: ttnn.MeshDevice, found: NmsPlan, cores: list[program.Core]) -> ttnn.Tensor:
+    """The tensor `strips` (kernels/nms/strips.hpp), bf16, its contents undefined."""
     import ttnn
 
     shard = [found.shard_positions, layout.LANES]
