@@ -44,6 +44,8 @@ WIDE_LAYER_CHANNELS = 64
 L1_USABLE_BYTES = 1427 * 1024 - 32768
 #: Circular buffers and tables of the convolution 1b at ACT_BLOCK_PIXELS, as graph capture shows them, rounded up.
 CONVOLUTION_BUFFER_BYTES = 160_000
+#: The same of a pool.
+POOL_BUFFER_BYTES = 20_000
 #: x / |x| = rms_norm(x) / sqrt(256), and 1 / 16 is exact in bf16.
 RMS_GAMMA = DESCRIPTOR_DIM**-0.5
 
@@ -77,28 +79,41 @@ def image_values(image: np.ndarray, stages: Stages) -> torch.Tensor:
     return torch.from_numpy(image).to(torch.bfloat16).reshape(image_shape(height, width, stages))
 
 
-def l1_bytes(height: int, width: int, cores: int) -> int:
-    """L1 of a core that convolution 1b needs, the largest demand of the network, for an image on `cores` cores.
+def convolution_bytes(height: int, width: int, cores: int) -> int:
+    """L1 of a core for convolution 1b, the network's largest demand, with its tensors in L1.
 
     Its input with the rows that its window reaches into (row-major), its output, and the buffers in between.
     """
-    pixels = -(-height * width // (32 * cores)) * 32
+    pixels = _pixels_per_core(height, width, cores)
     halo = 2 * (width + 2) + 16
     return 2 * WIDE_LAYER_CHANNELS * (2 * pixels + halo) + CONVOLUTION_BUFFER_BYTES
 
 
-def require_fit(height: int, width: int, cores: int) -> None:
-    """Refuse an image whose activations don't fit into the L1 of the cores.
+def pool_bytes(height: int, width: int, cores: int) -> int:
+    """L1 of a core for the max pool after 1b: its input twice (once with the halo), and its output of a quarter."""
+    pixels = _pixels_per_core(height, width, cores)
+    return 2 * WIDE_LAYER_CHANNELS * (2 * pixels + width + 16 + pixels // 4) + POOL_BUFFER_BYTES
+
+
+def _pixels_per_core(height: int, width: int, cores: int) -> int:
+    return -(-height * width // (32 * cores)) * 32
+
+
+def first_stage_fits(height: int, width: int, cores: int) -> bool:
+    """Whether the first two layers keep their tensors in L1, or go through DRAM slice by slice.
 
     Raises:
-        ValueError: with the bytes, and what to do.
+        ValueError: not even that; it says how much is missing, and what to do.
     """
-    needed = l1_bytes(height, width, cores)
+    if convolution_bytes(height, width, cores) <= L1_USABLE_BYTES:
+        return True
+    needed = pool_bytes(height, width, cores)
     if needed > L1_USABLE_BYTES:
         raise ValueError(
-            f"image of {width}x{height}: its activations need {needed:,} bytes in each of {cores} cores, and "
+            f"image of {width}x{height}: its first pool needs {needed:,} bytes of L1 in each of {cores} cores, and "
             f"{L1_USABLE_BYTES:,} are there. Set 'resize' to a smaller size, such as [480, 640]"
         )
+    return False
 
 
 def fold_network(parameters: Mapping[str, LayerParameters]) -> dict[str, FoldedLayer]:
@@ -129,7 +144,7 @@ class Backbone:
         if height < CELL or width < CELL or height % CELL or width % CELL:
             raise ValueError(f"image of {width}x{height}: both sides must be multiples of {CELL}")
         grid = device.compute_with_storage_grid_size()
-        require_fit(height, width, grid.x * grid.y)
+        self._first_stage_in_l1 = first_stage_fits(height, width, grid.x * grid.y)
         self._device = device
         self._height = height
         self._width = width
@@ -171,7 +186,8 @@ class Backbone:
         values = ttnn.reshape(image, (1, 1, height * width, 1)) if self._stages.wide else image
         for convolution in self._encoder:
             keep = values is image
-            values = convolution(values, height, width, self._compute, free_input=not keep)
+            in_l1 = self._first_stage_in_l1 or (height, width) != (self._height, self._width)
+            values = convolution(values, height, width, self._compute, free_input=not keep, in_l1=in_l1)
             values = convolution.scale_and_shift(values)
             if convolution.layer.pool:
                 values = _max_pool(values, height, width, convolution.layer.outputs)
@@ -255,6 +271,7 @@ class _Convolution:
         width: int,
         compute: ttnn.DeviceComputeKernelConfig,
         free_input: bool,
+        in_l1: bool = True,
     ) -> ttnn.Tensor:
         import ttnn
 
@@ -278,7 +295,7 @@ class _Convolution:
             dtype=ttnn.float32 if layer.outputs == CELL_CHANNELS else ttnn.bfloat16,
             conv_config=self._config(free_input),
             compute_config=compute,
-            slice_config=ttnn.Conv2dL1FullSliceConfig,
+            slice_config=ttnn.Conv2dL1FullSliceConfig if in_l1 else None,
             return_weights_and_bias=True,
         )
         return result
