@@ -85,7 +85,7 @@ def test_the_fields_are_what_viewers_expect():
 def test_rays_that_do_not_exist_stay_in_their_place():
     rays = np.array([[0.1, 0.2], [np.nan, np.nan]], np.float32)
     cloud = bearing_cloud(rays, np.array([0.9, 0.1], np.float32))
-    points = cloud.data.view(np.float32).reshape(-1, 4)
+    points = np.frombuffer(cloud.data, np.float32).reshape(-1, 4)
     assert not cloud.is_dense
     np.testing.assert_array_equal(points, np.array([[0.1, 0.2, 1, 0.9], [np.nan, np.nan, 1, 0.1]], np.float32))
 
@@ -94,7 +94,7 @@ def test_a_cloud_of_big_endian_and_another_layout_is_read_by_its_fields():
     features = random_features(2)
     cloud = descriptor_cloud(features)
     message = rclpy_types().cloud(header(), cloud)
-    swapped = cloud.data.view("<f4").astype(">f4")
+    swapped = np.frombuffer(cloud.data, "<f4").astype(">f4")
     message.is_bigendian = True
     message.data = swapped.tobytes()
     assert_same(features_from_cloud(message), features)
