@@ -8,12 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from megakernel_cases import full_size
 from megakernel_report import REPORT_WORDS, RISCS, arena, planned
 
 from ttsp_ros.dit.megakernel import block_float, program
-from ttsp_ros.dit.megakernel.arena import as_bfp8
-from ttsp_ros.dit.megakernel.core_map import NEAR_DRAM, Role
-from ttsp_ros.dit.megakernel.program_spec import IoSlot, SpecError
+from ttsp_ros.dit.megakernel.arena import KEY_LENGTHS, ArenaLayout, as_bfp8
+from ttsp_ros.dit.megakernel.core_map import NEAR_DRAM, Role, core_map
+from ttsp_ros.dit.megakernel.program_spec import IoSlot, SpecError, build_spec
+
+#: Seconds; the 110 cores take about one of these minutes on an idle machine, several on a busy one.
+RUN_LIMIT = 600
+pytestmark = pytest.mark.timeout(RUN_LIMIT + 60)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +28,7 @@ def reported(tmp_path_factory):
     script = Path(__file__).with_name("megakernel_report.py")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}
     command = [sys.executable, str(script), str(target)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT, check=False)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     return np.load(target)
 
@@ -138,3 +143,24 @@ def test_missing_tensors_fail_before_ttnn_is_asked_for_anything():
     spec = planned()
     with pytest.raises(SpecError, match=r"lacks: \['residual', 'activations'"):
         program.materialise(spec, {}, program.REPORT_KERNEL)
+
+
+@pytest.mark.parametrize(("version", "shape", "dtype"), [("n1.5", "full", "bfp8_b"), ("n1.6", "basic", "bf16")])
+def test_ttnn_accepts_the_program_of_a_whole_call(device, version, shape, dtype):
+    """All tensors of two blocks of full size, allocated by ttnn where the plan puts them; nothing runs."""
+    layout = ArenaLayout(full_size(version), KEY_LENGTHS[version], dtype_stream=dtype)
+    spec = build_spec(layout, core_map(layout), "steps4", shape=shape)
+    io = {slot.name: program.allocate(spec, slot, device) for slot in spec.io if slot.required}
+    made = program.materialise(spec, io, program.REPORT_KERNEL)
+    assert (len(made.kernels), len(made.cbs), len(made.semaphores)) == (3 * 4, len(spec.buffers), len(spec.semaphores))
+    ordered = program.io_tensors(spec, io)
+    assert len(ordered) == len(io) and ordered[-1].buffer_address() == io["chunk"].buffer_address()
+    common = spec.common_args({name: tensor.buffer_address() for name, tensor in io.items()})
+    for kernel in made.kernels:
+        assert list(kernel.common_runtime_args) == common
+        names = dict(kernel.named_compile_time_args)
+        assert {flag for flag in spec.flags if names[flag]} in ({"is_reader"}, {"is_hub"}, {"is_compute"}, set())
+        assert len(names) == len(spec.named_args) + 3 + 8
+    groups = {tuple(dict(kernel.named_compile_time_args)[flag] for flag in spec.flags) for kernel in made.kernels}
+    assert len(groups) == 4
+    assert program.shard_cores(spec, spec.io[1]) == list(spec.core_map.all_cores())

@@ -62,11 +62,13 @@ def test_tensors_and_arguments_of_n16(shape, slots):
 
 def test_named_arguments_by_kind():
     """The reference plan has 140 in the full program: 42 of structure and places, a number and a size of 39 buffers,
-    13 semaphores, 5 for tail and hub, 2 for the offsets table. What differs here:
+    13 semaphores, 5 for tail and hub, 2 for the offsets table. The 147 here differ in
 
-    * structure and places are 37: hub and multicast corners (6) come as NoC coordinates when the program is made;
-    * 11 semaphores: the two that only relayed weights need are left out when cores read directly;
-    * 1 for the tail: its sizes follow from buffer sizes; 21 positions, so that kernels ask for tensors by name.
+    * structure and places, 36: six coordinates of hub and multicasts less (they come in as NoC coordinates), three
+      counts less that follow from others, columns of a K-block, parts of K and the rhythm of text blocks more;
+    * semaphores, 11: the two that only relayed weights need are there in relay mode only;
+    * tail and hub, 1: their sizes follow from those of the buffers;
+    * positions, 21: of every tensor, the step and the offsets table, so that kernels ask for them by name.
     """
     spec = spec_of("n1.6")
     kinds = {"cb_": 39, "bytes_": 39, "sem_": 11, "io_": 18, "arg_": 3}
