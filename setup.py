@@ -26,9 +26,8 @@ setup(
     name=PACKAGE,
     version="0.1.0",
     packages=find_packages(include=[PACKAGE, f"{PACKAGE}.*"]),
-    package_data={
-        PACKAGE: ["**/*.hpp", "**/*.h", "**/*.cpp", "**/*.yaml", "**/*.json", "simulator/standin/**", "py.typed"]
-    },
+    package_data={PACKAGE: ["**/*"]},
+    exclude_package_data={"": ["*.pyc", "__pycache__/*"]},
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{PACKAGE}"]),
         (f"share/{PACKAGE}", ["package.xml", "LICENSE"]),
