@@ -65,6 +65,7 @@ inline void fold_row(uint32_t source, uint32_t target) {
     auto* word = reinterpret_cast<uint32_t*>(target);
     for (uint32_t position = 0; position < positions; position++, word += POSITION_WORDS) {
         const uint16_t* pixel[period];
+#pragma GCC unroll 8
         for (uint32_t lane = 0; lane < period; lane++) {
             const uint32_t x = lane * strip + position + CELL - radius;
             pixel[lane] = reinterpret_cast<const uint16_t*>(source + 2 * (x + x / CELL * CELL));

@@ -43,11 +43,15 @@ void stage_pair(const Scores& scores, uint32_t pair, uint32_t to) {
         to += cells * STAGED_CELL;
         cell += cells;
     }
-    constexpr uint32_t back = (staged_cells - cell_columns) * STAGED_CELL;
+}
+
+// The cells of zeros before (NCRISC) or behind (BRISC) those of a pair.
+void clear_margin(uint32_t pair, uint32_t to) {
+    const uint32_t front = front_cells(pair / (CELL / 2)) * STAGED_CELL;
     if constexpr (half == 0) {
-        write_zeros(to - cell_columns * STAGED_CELL - front, front);
+        write_zeros(to, front);
     } else {
-        write_zeros(to, back);
+        write_zeros(to + front + cell_columns * STAGED_CELL, (staged_cells - cell_columns) * STAGED_CELL);
     }
 }
 
@@ -62,6 +66,9 @@ void kernel_main() {
     const uint32_t first_pair = first_row / 2, last_pair = (first_row + count - 1) / 2;
     for (uint32_t pair = first_pair; pair <= last_pair; pair++) {
         stage_pair(scores, pair, staged + (pair - first_pair) * staged_bytes);
+    }
+    for (uint32_t pair = first_pair; pair <= last_pair; pair++) {
+        clear_margin(pair, staged + (pair - first_pair) * staged_bytes);
     }
     noc_async_read_barrier();
     cb_push_back(cb_mine, 1);

@@ -43,6 +43,26 @@ inline constexpr uint32_t flag_words = (out + FLAG_BITS - 1) / FLAG_BITS;  // of
 // Flags of one chunk of one block: [row][word][lane], in whole tiles.
 inline constexpr uint32_t flag_tiles = (block * flag_words + TILE_POSITIONS - 1) / TILE_POSITIONS;
 
+// Where the flags of a block fit one tile they are packed after every row, each time into another page: the
+// data-movement RISCs unfold the first rows while the SFPU is at the last. In a core's only block rows of slot 0 and
+// slot 1 take turns.
+inline constexpr bool by_row = chunks == 1 && flag_tiles == 1;
+inline constexpr uint32_t row_at(uint32_t turn) {
+    return blocks > 1 ? turn : turn % 2 == 0 ? turn / 2 : first_half(rows) + turn / 2;
+}
+inline constexpr uint32_t turn_of(uint32_t row) {
+    return blocks > 1 ? row : row < first_half(rows) ? 2 * row : 2 * (row - first_half(rows)) + 1;
+}
+
+// Page of cb_flags in which the flags of a row of the core begin, and the pages there must be until they are all there.
+inline constexpr uint32_t block_pages = chunks * flag_tiles;
+inline constexpr uint32_t flag_page(uint32_t row) { return by_row ? turn_of(row) : row / block * block_pages; }
+inline constexpr uint32_t flag_pages_needed(uint32_t row) {
+    return by_row ? turn_of(row) + 1 : (row / block + 1) * block_pages;
+}
+
+// Flags lie from the start of DST: where they are written row by row, they stay within the first, which is done with.
+static_assert(!by_row || block * flag_words <= loaded);
 static_assert((block + 2 * radius) * loaded * POSITION_ROWS <= DST_ROWS);
 static_assert(chunks == 1 || loaded == TILE_POSITIONS);
 static_assert(chunks > 1 || out == strip);

@@ -174,14 +174,9 @@ ALWI void flag_maxima() {
 }
 
 template <uint32_t height, uint32_t row>
-ALWI void flag_row() {
-    unrolled<flag_words>([](auto word) { flag_maxima<height, row, word>(); });
-}
-
-template <uint32_t height>
-void horizontal_maxima() {
+void flag_row() {
     for (uint32_t columns = 0; columns < POSITION_ROWS / VECTOR_STEP; columns++) {
-        unrolled<height>([](auto row) { flag_row<height, row>(); });
+        unrolled<flag_words>([](auto word) { flag_maxima<height, row, word>(); });
         TTI_INCRWC(0, VECTOR_STEP, 0, 0);
     }
     TTI_SETRWC(p_setrwc::CLR_NONE, 0, 0, 0, 0, p_setrwc::SET_D);
@@ -194,14 +189,41 @@ void configure_sfpu() {
 }
 
 template <uint32_t height>
-void suppress() {
+void start_sfpu() {
     math::set_dst_write_addr<DstTileShape::Tile32x32, UnpackDestination::SrcRegs>(0);
     TTI_STALLWAIT(p_stall::STALL_SFPU, p_stall::MATH);
     vertical_maxima<height>();
-    horizontal_maxima<height>();
 }
 
 #endif
+
+// Hands the flags that there are to the packer and from there on. DST stays math's until the `last` time.
+void publish_flags(bool last) {
+    tile_regs_commit();
+    tile_regs_wait();
+    cb_reserve_back(cb_flags, flag_tiles);
+    for (uint32_t tile = 0; tile < flag_tiles; tile++) {
+        pack_tile(tile, cb_flags);
+    }
+    cb_push_back(cb_flags, flag_tiles);
+    if (last) {
+        tile_regs_release();
+    } else {
+        PACK((_llk_pack_dest_section_done_<DstSync::SyncFull, DST_ACCUM_MODE, false>()));
+    }
+}
+
+template <uint32_t height, uint32_t... turn>
+ALWI void flag_rows(std::integer_sequence<uint32_t, turn...>) {
+    (
+        [] {
+            MATH((flag_row<height, row_at(turn)>()));
+            if constexpr (by_row || turn + 1 == height) {
+                publish_flags(turn + 1 == height);
+            }
+        }(),
+        ...);
+}
 
 // `height` output rows from row `first_row` of the core, chunk `chunk` of each.
 template <uint32_t height>
@@ -217,15 +239,8 @@ void process(uint32_t first_row, uint32_t chunk) {
             copy_tile(cb_strips, (first_row + row) * positions + chunk * out, row);
         }
     }
-    MATH((suppress<height>()));
-    tile_regs_commit();
-    tile_regs_wait();
-    cb_reserve_back(cb_flags, flag_tiles);
-    for (uint32_t tile = 0; tile < flag_tiles; tile++) {
-        pack_tile(tile, cb_flags);
-    }
-    cb_push_back(cb_flags, flag_tiles);
-    tile_regs_release();
+    MATH((start_sfpu<height>()));
+    flag_rows<height>(std::make_integer_sequence<uint32_t, height>{});
 }
 
 }  // namespace

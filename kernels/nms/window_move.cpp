@@ -66,7 +66,7 @@ void fetch_halo(uint32_t strips) {
 }
 
 uint32_t row_flags(uint32_t flags, uint32_t row) {
-    return flags + row / block * chunks * flag_tiles * TILE_BYTES + row % block * flag_words * POSITION_BYTES;
+    return flags + flag_page(row) * TILE_BYTES + row % block * flag_words * POSITION_BYTES;
 }
 
 }  // namespace
@@ -113,7 +113,7 @@ void kernel_main() {
             read_zeros(line, ring_row_bytes);
             noc_async_read_barrier();
         }
-        cb_wait_front(cb_flags, (row / block + 1) * chunks * flag_tiles);
+        cb_wait_front(cb_flags, flag_pages_needed(row));
         invalidate_l1_cache();
         slot.start_row(core_row + row);
         auto* pixels = reinterpret_cast<volatile tt_l1_ptr uint16_t*>(line);

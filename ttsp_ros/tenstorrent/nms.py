@@ -78,10 +78,13 @@ class NmsPlan:
         return -(-self.strip // (self.loaded - 2 * self.radius))
 
     @property
-    def flag_tiles(self) -> int:
-        """Tiles of flags of a core, see window.hpp."""
+    def flag_pages(self) -> int:
+        """Tiles of flags of a core, see window.hpp: a page for every row where a block's fit one, which is usual."""
         words = -(-(self.loaded - 2 * self.radius) // FLAG_BITS)
-        return -(-self.rows // self.block) * self.chunks * -(-self.block * words // TILE_POSITIONS)
+        tiles = -(-self.block * words // TILE_POSITIONS)
+        if self.chunks == tiles == 1:
+            return self.rows
+        return -(-self.rows // self.block) * self.chunks * tiles
 
     @property
     def shard_positions(self) -> int:
@@ -112,7 +115,7 @@ class NmsPlan:
         """Most L1 that one operation takes on a core, the tensors that live on included."""
         strips = self.shard_positions * layout.POSITION_BYTES
         records = 2 * self.capacity * layout.RECORD_BYTES
-        return strips + records + max(self.staging_bytes, self.flag_tiles * 2048 + 2 * self.work_bytes)
+        return strips + records + max(self.staging_bytes, self.flag_pages * 2048 + 2 * self.work_bytes)
 
     def row_count(self, core: int) -> int:
         """Image rows of a core: `rows`, or what is left for the last."""
@@ -565,7 +568,7 @@ def window_program(
                 program.circular_buffer(buffers[name], cores, ttnn.uint16, 64, pages=1)
                 for name in ("cb_halo_0", "cb_halo_1")
             ),
-            program.circular_buffer(buffers["cb_flags"], cores, ttnn.bfloat16, 2048, pages=found.flag_tiles),
+            program.circular_buffer(buffers["cb_flags"], cores, ttnn.bfloat16, 2048, pages=found.flag_pages),
             *(
                 program.circular_buffer(buffers[name], cores, ttnn.uint16, found.work_bytes, pages=1)
                 for name in ("cb_work_0", "cb_work_1")
