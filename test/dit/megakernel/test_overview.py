@@ -1,6 +1,9 @@
 """`python -m ttsp_ros.dit.megakernel show`: what a person sees."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -84,3 +87,14 @@ def test_picture_and_manifest(tmp_path, capsys):
 def test_show_says_what_is_wrong(arguments, message, capsys):
     assert main(["show", *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_show_needs_neither_ttnn_nor_matplotlib():
+    program = (
+        "import sys; sys.modules.update({'ttnn': None, 'matplotlib': None});"
+        "import ttsp_ros.dit.megakernel.program, ttsp_ros.dit.megakernel.executor;"
+        "from ttsp_ros.dit.megakernel.__main__ import main; sys.exit(main(['show', 'n15']))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0 and "11 x 10 cores" in run.stdout, run.stderr
