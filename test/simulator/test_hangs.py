@@ -13,7 +13,7 @@ from ttsp_ros.simulator.control import Control
 
 OPEN = """
 import torch
-from ttsp_ros.simulator.session import SimulatedHang, open_device
+from ttsp_ros.simulator.session import SimulatedFailure, open_device
 from ttsp_ros.tenstorrent import program
 
 def launch(device, kernel):
@@ -28,6 +28,11 @@ def launch(device, kernel):
 """
 WAITS = '#include "api/dataflow/dataflow_api.h"\nvoid kernel_main() {\n    cb_wait_front(0, 1);\n}\n'
 ENDS = '#include "api/dataflow/dataflow_api.h"\nvoid kernel_main() {}\n'
+MISALIGNED = (
+    '#include "api/dataflow/dataflow_api.h"\nvoid kernel_main() {\n'
+    "    noc_async_read(get_noc_addr(get_write_ptr(0) + 4), get_write_ptr(0) + 16, 16);\n"
+    "    noc_async_read_barrier();\n}\n"
+)
 COUNTS = "void kernel_main() {\n    for (volatile unsigned i = 0;; i = i + 1) {\n    }\n}\n"
 
 
@@ -63,27 +68,35 @@ def simulator_is_gone(user: int) -> bool:
     return not Control(user).folder.exists()
 
 
-def test_wait_without_end_is_located_and_the_device_opens_again(start):
+def test_failures_are_located_and_the_device_opens_again(start):
     script = (
         OPEN
         + """
 with open_device() as device:
     try:
         launch(device, "KERNELS/waits.cpp")
-    except SimulatedHang as hang:
+    except SimulatedFailure as hang:
         print("HANG", hang)
+with open_device() as device:
+    launch(device, "KERNELS/ends.cpp")
+    try:
+        launch(device, "KERNELS/misaligned.cpp")
+    except SimulatedFailure as failure:
+        print("FAILURE", failure)
 with open_device() as device:
     launch(device, "KERNELS/ends.cpp")
 print("again")
 """
     )
-    process = start(script, waits=WAITS, ends=ENDS)
+    process = start(script, waits=WAITS, ends=ENDS, misaligned=MISALIGNED)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     report = output.partition("HANG")[2]
     assert "core (0, 0) NCRISC (reader) is at kernel_main waits.cpp:3 > cb_wait_front" in report
     assert "core (0, 0) BRISC, TRISC0, TRISC1, TRISC2: no kernel" in report
-    assert report.endswith("again\n")
+    failure = report.partition("FAILURE")[2]
+    assert "did what a Blackhole cannot do: NoCAlignmentError" in failure
+    assert failure.endswith("again\n")
     assert simulator_is_gone(process.pid)
 
 
@@ -93,7 +106,7 @@ def test_endless_work_is_cut_off_by_the_timeout(start):
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "did not end within 2 seconds" in output
-    assert "SimulatedHang" in output
+    assert "SimulatedFailure" in output
     assert simulator_is_gone(process.pid)
 
 

@@ -31,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--timeout", type=float, default=HANG_SECONDS, help="seconds after which a launch hangs (default %(default)g)"
     )
+    run.add_argument("--hollow", action="store_true", help="empty compute kernels: for graph capture without dispatch")
     run.add_argument("command", nargs="+", help="after --, the command and its arguments")
     run.set_defaults(action=_run)
     doctor = actions.add_parser("doctor", help="say what is there, whether it was tested together, and what is wrong")
@@ -52,7 +53,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    environment = variables(options.grid, options.cycles, options.timeout)
+    environment = variables(options.grid, options.cycles, options.timeout, options.hollow)
     sys.stdout.flush()
     try:
         os.execvpe(options.command[0], options.command, os.environ | environment)

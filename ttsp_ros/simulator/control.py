@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import tempfile
 from contextlib import suppress
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HANG_SIGNAL = signal.SIGUSR1  # the simulator sends it to its user when a program hangs
+FAILURE_SIGNAL = signal.SIGUSR1  # the simulator sends it to its user when a program fails
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Control:
         return self.folder / "log.txt"
 
     @property
-    def hang(self) -> Path:
-        """The report of a program that hung, written before HANG_SIGNAL."""
-        return self.folder / "hang.txt"
+    def failure(self) -> Path:
+        """The report of a program that failed, written before FAILURE_SIGNAL."""
+        return self.folder / "failure.txt"
 
     @property
     def signals(self) -> Path:
@@ -58,6 +59,13 @@ class Control:
         self.folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.mkfifo(self.signals)
+
+    @classmethod
+    def remove_stale(cls) -> None:
+        """Removes the folders of processes that are no more, left where a simulator was killed."""
+        for folder in cls(os.getpid()).folder.parent.glob("*"):
+            if not Path("/proc", folder.name).exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
     def read_launches(self) -> list[dict[str, Any]]:
         if not self.launches.exists():

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ttsp_ros.simulator.hollow import hollow
 from ttsp_ros.simulator.toolchain import SimulatorError, prepare
 
 PACKAGES = Path(__file__).parents[2]  # where `ttsp_ros` is imported from
@@ -20,6 +21,7 @@ HANG_CYCLES = 20_000  # without any register or NoC counter changing; the longes
 SIMULATOR_VARIABLE = "TT_METAL_SIMULATOR"
 TIMEOUT_VARIABLE = "TTSP_SIMULATOR_TIMEOUT"
 COST_MODEL_VARIABLE = "TT_SIM_COST_MODEL"
+HOLLOW_VARIABLE = "TTSP_SIMULATOR_HOLLOW"
 GRID_VARIABLE = "TT_METAL_CORE_GRID_OVERRIDE_TODEPRECATE"
 
 
@@ -60,18 +62,22 @@ P150 = Grid(11, 10)  # cards with current firmware
 UNHARVESTED = Grid(13, 10)  # cards with older firmware
 
 
-def variables(grid: Grid = P150, cost_model: bool = False, timeout: float = HANG_SECONDS) -> dict[str, str]:
+def variables(
+    grid: Grid = P150, cost_model: bool = False, timeout: float = HANG_SECONDS, hollow_kernels: bool = False
+) -> dict[str, str]:
     """The environment variables of a simulated run on `grid`; SimulatorError where something is missing.
 
     cost_model: simulate modelled cycles, about 4 times slower.
     timeout: seconds after which a launch that has not ended counts as hanging.
+    hollow_kernels: build compute kernels empty, for graph capture without dispatch; starting a program is refused.
     """
-    toolchain = prepare()
+    toolchain = hollow(prepare()) if hollow_kernels else prepare()
     return {
         SIMULATOR_VARIABLE: str(toolchain.simulator),
         COST_MODEL_VARIABLE: str(int(cost_model)),
         "TT_SIM_DEADLOCK_THRESHOLD": str(HANG_CYCLES),
         TIMEOUT_VARIABLE: str(timeout),
+        HOLLOW_VARIABLE: str(int(hollow_kernels)),
         "TTSP_SIMULATOR_PYTHONPATH": str(PACKAGES),
         GRID_VARIABLE: f"{grid.columns - 1},{grid.rows - 1}",
         "TT_METAL_SLOW_DISPATCH_MODE": "1",
@@ -87,15 +93,17 @@ def variables(grid: Grid = P150, cost_model: bool = False, timeout: float = HANG
     }
 
 
-def activate(grid: Grid | None = None, cost_model: bool | None = None) -> None:
+def activate(grid: Grid | None = None, cost_model: bool | None = None, hollow_kernels: bool | None = None) -> None:
     """Points this process's ttnn at a simulated Blackhole; nothing changes where it is, with the same settings.
 
-    None: as `simulator run` has set it for this process, else an 11x10 grid and no cost model.
+    None: as `simulator run` has set it for this process, else an 11x10 grid, no cost model and real kernels.
     """
     if cost_model is None:
         cost_model = os.environ.get(COST_MODEL_VARIABLE) == "1"
+    if hollow_kernels is None:
+        hollow_kernels = os.environ.get(HOLLOW_VARIABLE) == "1"
     timeout = float(os.environ.get(TIMEOUT_VARIABLE, HANG_SECONDS))
-    wanted = variables(grid or active_grid() or P150, cost_model, timeout)
+    wanted = variables(grid or active_grid() or P150, cost_model, timeout, hollow_kernels)
     if all(os.environ.get(name) == value for name, value in wanted.items()):
         return
     if "ttnn" in sys.modules:

@@ -1,8 +1,8 @@
 """Device tests: one open simulated Blackhole a session, other settings in child sessions (docs/simulator.md).
 
-`device` is the session's open device. A test marked `@pytest.mark.simulator(grid="13x10")` or `(cycles=True)` needs a
-Blackhole that this process cannot have besides its own: all tests of a session with the same marker run together in one
-child session, and their reports appear as if they had run here.
+`device` is the session's open device. A test marked `@pytest.mark.simulator(grid="13x10")`, `(cycles=True)` or
+`(hollow=True)` needs a Blackhole that this process cannot have besides its own: all tests of a session with the same
+marker run together in one child session, and their reports appear as if they had run here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ttsp_ros.simulator.environment import P150, Grid, activate
-from ttsp_ros.simulator.session import L1_SMALL_BYTES, SimulatedHang, open_device
+from ttsp_ros.simulator.session import L1_SMALL_BYTES, SimulatedFailure, open_device
 from ttsp_ros.simulator.toolchain import SimulatorError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Settings:
 
     grid: Grid = P150
     cycles: bool = False
+    hollow: bool = False
 
     @classmethod
     def of(cls, item: pytest.Item) -> Settings | None:
@@ -42,13 +43,17 @@ class Settings:
         marker = item.get_closest_marker("simulator")
         if marker is None:
             return None
-        unknown = set(marker.kwargs) - {"grid", "cycles"}
+        unknown = set(marker.kwargs) - {"grid", "cycles", "hollow"}
         if marker.args or unknown:
-            raise pytest.UsageError(f"{item.nodeid}: the marker is simulator(grid='13x10', cycles=True), not {marker}")
-        return cls(Grid.parse(marker.kwargs.get("grid", str(P150))), marker.kwargs.get("cycles", False))
+            raise pytest.UsageError(
+                f"{item.nodeid}: the marker is simulator(grid='13x10', cycles=True, hollow=True), not {marker}"
+            )
+        wanted = {**marker.kwargs, "grid": Grid.parse(marker.kwargs.get("grid", str(P150)))}
+        return cls(**wanted)
 
     def options(self) -> list[str]:
-        return ["--grid", str(self.grid), *(["--cycles"] if self.cycles else [])]
+        flags = {"--cycles": self.cycles, "--hollow": self.hollow}
+        return ["--grid", str(self.grid), *(flag for flag, given in flags.items() if given)]
 
 
 @dataclass
@@ -106,21 +111,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device-full", action="store_true", help="also run the tests marked device_full: minutes each")
     group.addoption("--grid", type=Grid.parse, default=P150, help="worker grid of the device (default %(default)s)")
     group.addoption("--cycles", action="store_true", help="simulate modelled cycles: about 4 times slower")
+    group.addoption("--hollow", action="store_true", help="empty compute kernels: for graph capture without dispatch")
     group.addoption("--card", action="store_true", help="use the card of this machine instead of a simulated one")
     group.addoption("--reports-to", type=Path, help="also write the reports, for a session that started this one")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"device_full: {FULL}")
-    config.addinivalue_line("markers", "simulator(grid, cycles): needs a simulated Blackhole with these settings")
-    settings = Settings(config.getoption("grid"), config.getoption("cycles"))
+    config.addinivalue_line(
+        "markers", "simulator(grid, cycles, hollow): needs a simulated Blackhole with these settings"
+    )
+    settings = Settings(config.getoption("grid"), config.getoption("cycles"), config.getoption("hollow"))
     config.stash[STATE] = State(settings)
     if config.getoption("reports_to"):
         config.pluginmanager.register(ReportWriter(config, config.getoption("reports_to")))
     # Before any test imports ttnn, which reads its environment once. The fixture `device` says what is wrong, if it is.
     if not config.getoption("card"):
         with suppress(SimulatorError):
-            activate(settings.grid, settings.cycles)
+            activate(settings.grid, settings.cycles, settings.hollow)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -161,7 +169,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    if call.excinfo is not None and call.excinfo.errisinstance(SimulatedHang):
+    if call.excinfo is not None and call.excinfo.errisinstance(SimulatedFailure):
         state = item.config.stash[STATE]
         state.hung = state.hung or item.nodeid
     return (yield)
@@ -197,5 +205,5 @@ def device(request: pytest.FixtureRequest) -> Iterator[ttnn.MeshDevice]:
         ttnn.close_device(opened)
         return
     settings = request.config.stash[STATE].settings
-    with open_device(settings.grid, cost_model=settings.cycles) as opened:
+    with open_device(settings.grid, cost_model=settings.cycles, hollow_kernels=settings.hollow) as opened:
         yield opened

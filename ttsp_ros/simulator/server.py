@@ -12,6 +12,7 @@ import shutil
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable
 from typing import TextIO
 
@@ -21,20 +22,31 @@ from framework.sim.blackhole import __main__ as wolfpine
 from framework.sim.blackhole.bh_device import LAUNCH_ENABLES_OFFSET, blackhole_factory
 from framework.sim.blackhole.coords import TENSIX_COORD_MAP
 
-from ttsp_ros.simulator.control import HANG_SIGNAL, Control
+from ttsp_ros.simulator.control import FAILURE_SIGNAL, Control
 from ttsp_ros.simulator.meter import Meter
 from ttsp_ros.simulator.state import describe
 
 GO_BYTES = 4  # go_msg_t; the signal is its last byte
 GO, DONE = 0x80, 0x00  # RUN_MSG_GO, RUN_MSG_DONE
 TIMEOUT_VARIABLE = "TTSP_SIMULATOR_TIMEOUT"
+HOLLOW_VARIABLE = "TTSP_SIMULATOR_HOLLOW"
+HOLLOW = (
+    "a program was started in a session whose compute kernels are empty (hollow), which is for "
+    "ttsp_ros.tenstorrent.graph_capture only; run it without --hollow\n"
+)
 
 
 class WatchedDevice(Device):
     """Wolfpine's device, which follows each launch from GO to DONE and can end one that does not."""
 
     def __init__(
-        self, control: Control, terminal: TextIO, timeout: float, noc_translation: bool, cycles_per_poll: int
+        self,
+        control: Control,
+        terminal: TextIO,
+        timeout: float,
+        hollow: bool,
+        noc_translation: bool,
+        cycles_per_poll: int,
     ) -> None:
         super().__init__(
             lambda diagnostics: blackhole_factory(diagnostics, noc_translation),
@@ -45,6 +57,7 @@ class WatchedDevice(Device):
         self.control = control
         self.terminal = terminal  # of the user; this process prints into the log
         self.timeout = timeout
+        self.hollow = hollow  # programs are not to be started
         self.meter = Meter(self.tt_device, control)
         self.held: dict[tuple[int, int], tuple[int, bytes]] = {}  # core: address and bytes of a go message to come
         self.running: dict[tuple[int, int], int] = {}  # core: address of its go message
@@ -63,8 +76,11 @@ class WatchedDevice(Device):
         self.meter.start(self.held)
         for core, (address, data) in self.held.items():
             self.running[core] = address
-            self.write_without_pump(core, address, data)
+            if not self.hollow:
+                self.write_without_pump(core, address, data)
         self.held = {}
+        if self.hollow:
+            self._end(HOLLOW)
 
     def read(self, core: tuple[int, int], address: int, size: int) -> bytes:
         if core in self.held and self.held[core][0] == address:
@@ -77,7 +93,7 @@ class WatchedDevice(Device):
         if polled and data[-1] == DONE:
             self._finish(core)
         elif polled and time.monotonic() - self.started > self.timeout:
-            self.hang(f"did not end within {self.timeout:g} seconds")
+            self.fail(f"did not end within {self.timeout:g} seconds")
         return data
 
     def _finish(self, core: tuple[int, int]) -> None:
@@ -85,15 +101,23 @@ class WatchedDevice(Device):
         if not self.running:
             self.meter.stop()
 
-    def hang(self, why: str, details: str = "") -> None:
+    def fail(self, why: str) -> None:
         """Ends the running program: reports, lets ttnn go on, and signals the user."""
         if not self.running or self.released:
             return
-        report = f"the program on the simulated Blackhole {why}\n{describe(self.tt_device, self.running)}{details}"
+        self._end(f"the program on the simulated Blackhole {why}\n{self._state()}")
+
+    def _state(self) -> str:
+        try:
+            return describe(self.tt_device, self.running)
+        except Exception as error:  # the reason is worth more than the state, and the user must not wait for ever
+            return f"  (its state cannot be told: {error!r})\n"
+
+    def _end(self, report: str) -> None:
         print(f"simulator: {report}", file=self.terminal)
-        self.control.hang.write_text(report)
+        self.control.failure.write_text(report)
         self.release()
-        os.kill(self.control.user, HANG_SIGNAL)
+        os.kill(self.control.user, FAILURE_SIGNAL)
 
     def release(self) -> None:
         """Answers DONE and simulates nothing more, until the device is opened again."""
@@ -105,15 +129,22 @@ class WatchedDevice(Device):
         super().deassert_reset(core)
 
     def _maybe_pump(self) -> None:
-        if not self.released:
+        if self.released:
+            return
+        try:
             super()._maybe_pump()
+        except Exception as error:  # the simulated machine refuses what the program does
+            if not self.running:
+                raise
+            traceback.print_exc()
+            self.fail(f"did what a Blackhole cannot do: {type(error).__name__}: {error}")
 
 
 def watch_deadlocks(device: WatchedDevice) -> None:
     """Has Wolfpine's detector of a machine without progress end the program instead of printing for ever."""
 
     def report(detector: DeadlockDetector, cycle: int, active: Iterable[object]) -> None:
-        device.hang(f"makes no progress: nothing changed for {detector.threshold:,} cycles")
+        device.fail(f"makes no progress: nothing changed for {detector.threshold:,} cycles")
 
     DeadlockDetector._report = report
 
@@ -137,8 +168,9 @@ def obey_signals(device: WatchedDevice) -> None:
 
 def main() -> int:
     control = Control(os.getppid())
+    Control.remove_stale()
     control.prepare()
-    control.hang.unlink(missing_ok=True)
+    control.failure.unlink(missing_ok=True)
     threading.Thread(target=end_with, args=(control.user,), daemon=True).start()
     terminal = os.fdopen(os.dup(2), "w", buffering=1)
     log = os.open(control.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -147,7 +179,12 @@ def main() -> int:
 
     def make_device(*, cycles_per_poll: int, noc_translation: bool, **_: object) -> WatchedDevice:
         device = WatchedDevice(
-            control, terminal, float(os.environ.get(TIMEOUT_VARIABLE, "inf")), noc_translation, cycles_per_poll
+            control,
+            terminal,
+            float(os.environ.get(TIMEOUT_VARIABLE, "inf")),
+            os.environ.get(HOLLOW_VARIABLE) == "1",
+            noc_translation,
+            cycles_per_poll,
         )
         watch_deadlocks(device)
         threading.Thread(target=obey_signals, args=(device,), daemon=True).start()
