@@ -72,7 +72,8 @@ class Slot {
     uint32_t count_ = 0, y_ = 0, top_ = 0, bottom_ = 0, threshold_ = 0;
 };
 
-constexpr uint32_t flag_bits(uint32_t word) { return (word & 0x1fff) | (word & 0x8000) >> 2; }
+// Flags of two lanes, position i of the first in bit i, of the second in bit 16 + i.
+constexpr uint32_t flag_bits(uint32_t word) { return (word & 0x1fff1fff) | (word & 0x80008000) >> 2; }
 
 // The flags of two lanes: the words of a chunk lie together, those of the next chunk a chunk further.
 struct PairFlags {
@@ -97,11 +98,21 @@ struct PairFlags {
     }
 };
 
+// Calls found(lane, bit) for every bit of `bits`, as flag_bits has them.
+template <class Found>
+inline __attribute__((always_inline)) void for_each_flag(uint32_t bits, Found found) {
+    for (; bits != 0; bits &= bits - 1) {
+        const uint32_t bit = __builtin_ctz(bits);
+        found(bit / 16, bit % 16);
+    }
+}
+
 // `flags`: L1 address of the flags of an image row. `centres`: L1 address of position 0 of its output in the strips.
 // pixel(x, score) is called for every maximum, from left to right.
 template <class Pixel>
 inline __attribute__((always_inline)) void unfold_row(uint32_t flags, uint32_t centres, Pixel pixel) {
     PairFlags next(flags);
+#pragma GCC unroll 2
     for (uint32_t lane = 0; lane < LANES; lane += 2) {
         const PairFlags pair = next;
         flags += 4;
@@ -109,15 +120,19 @@ inline __attribute__((always_inline)) void unfold_row(uint32_t flags, uint32_t c
         if (pair.empty()) {
             continue;
         }
-#pragma GCC unroll 2
-        for (uint32_t odd = 0; odd < 2; odd++) {
-            const uint32_t first_x = (lane + odd) * strip, scores = centres + 2 * (lane + odd);
-            for (uint32_t i = 0; i < PairFlags::words; i++) {
-                const uint32_t first = i / flag_words * out + i % flag_words * FLAG_BITS;
-                for (uint32_t bits = flag_bits(pair.word[i] >> 16 * odd); bits != 0; bits &= bits - 1) {
-                    const uint32_t position = first + __builtin_ctz(bits);
-                    const uint32_t address = scores + position * POSITION_BYTES;
-                    pixel(first_x + position, *reinterpret_cast<const volatile uint16_t*>(address));
+        const auto visit = [&](uint32_t odd, uint32_t position) __attribute__((always_inline)) {
+            const uint32_t address = centres + position * POSITION_BYTES + 2 * (lane + odd);
+            const uint32_t score = *reinterpret_cast<const volatile uint16_t*>(address);
+            pixel((lane + odd) * strip + position, score);
+        };
+        if constexpr (PairFlags::words == 1) {
+            for_each_flag(flag_bits(pair.word[0]), visit);
+        } else {
+            for (uint32_t odd = 0; odd < 2; odd++) {
+                for (uint32_t i = 0; i < PairFlags::words; i++) {
+                    const uint32_t first = i / flag_words * out + i % flag_words * FLAG_BITS;
+                    const uint32_t bits = flag_bits(pair.word[i]) >> 16 * odd & 0xffff;
+                    for_each_flag(bits, [&](uint32_t, uint32_t bit) { visit(odd, first + bit); });
                 }
             }
         }

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -232,14 +228,14 @@ def test_release_frees_once(device, run_nms):
         nms.set_params(0.1, 1)
 
 
-def test_the_other_grid():
+@pytest.mark.simulator(grid="13x10")
+def test_the_other_grid(build_nms, run_nms, device):
     """13x10, which cards with older firmware show: cores lie elsewhere, the result is the same."""
-    grid = ["--grid", "13x10"]
-    test = f"{Path(__file__)}::test_every_result_is_that_of_torch[row_a_core]"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *grid, test]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "1 passed" in done.stdout
+    height, width, radius, cores = GEOMETRIES["row_a_core"]
+    nms = build_nms(height, width, radius, threshold=0.2, border=2, core_limit=cores)
+    assert nms.cores[:14] == [(x, 0) for x in range(13)] + [(0, 1)]
+    image = random_scores(height, width)
+    run_nms(nms, image).check(nms, image)
 
 
 def test_480x640_fits_the_whole_grid_and_can_be_captured(build_nms, device, capsys):
