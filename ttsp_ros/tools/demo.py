@@ -205,14 +205,14 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def summarize(shots: Sequence[Shot], backend: str, extractor: str, weights: Path) -> dict[str, Any]:
-    """What summary.json holds; `fps` is that of the time in which an image was under way."""
+    """What summary.json holds; `fps` is that of the time in which an image was under way, None is not known."""
     scenes = {scene: scene_figures([shot for shot in shots if shot.scene == scene]) for scene in _scenes(shots)}
     counts = [len(shot.features) for shot in shots]
     means = {
         name: _mean(getattr(figures, name) for figures in scenes.values())
         for name in asdict(next(iter(scenes.values())))
     }
-    return {
+    summary = {
         "frames": len(shots),
         "image_size": list(shots[0].image.shape[:2]),
         "keypoints_per_frame": {"mean": means["keypoints"], "min": min(counts), "max": max(counts)},
@@ -229,6 +229,14 @@ def summarize(shots: Sequence[Shot], backend: str, extractor: str, weights: Path
         "extractor": extractor,
         "weights": weights.name,
     }
+    return _without_nan(summary)
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON knows no NaN."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return None if isinstance(value, float) and np.isnan(value) else value
 
 
 def _scenes(shots: Sequence[Shot]) -> list[str]:
@@ -263,8 +271,8 @@ def describe(summary: dict[str, Any], output: Path) -> str:
     return "\n".join(lines)
 
 
-def _percent(part: float) -> str:
-    return "-" if np.isnan(part) else f"{part:.0%}"
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"
 
 
 def read_backend(log: str) -> tuple[str, str]:
@@ -315,7 +323,7 @@ def run(
         raise node.failure(f"the node's exit status after Ctrl-C was {node.status}, not 0")
     summary = summarize(shots, *read_backend(log.read_text()), weight_file)
     draw(output / "overlay.png", shots, pairs(shots, min(FRAME_RATE, count - 1)))
-    (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    (output / "summary.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return summary
 
 
