@@ -14,7 +14,18 @@ void serve(Share& share, const Map& map, const Weights& weights) {
     constexpr uint32_t cb_weights = get_named_compile_time_arg_val("cb_weights");
     const uint32_t weight_base = get_write_ptr(cb_weights);
 
-    *reinterpret_cast<Share*>(get_write_ptr(cb_share)) = share;
+    auto* out = reinterpret_cast<volatile tt_l1_ptr Share*>(get_write_ptr(cb_share));
+    out->header.count = share.header.count;
+    out->header.total = share.header.total;
+    out->header.overflow_slots = share.header.overflow_slots;
+    out->header.bucket = share.header.bucket;
+    for (uint32_t& word : share.header.reserved) {
+        out->header.reserved[&word - share.header.reserved] = 0;
+    }
+    out->begin = share.begin;
+    out->count = share.count;
+    out->records = share.records;
+    out->speculated = share.speculated;
     cb_push_back(cb_share, 1);
     auto* task = reinterpret_cast<volatile tt_l1_ptr uint32_t*>(get_write_ptr(cb_task));
     task[TASK_COUNT] = share.count;
