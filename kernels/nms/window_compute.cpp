@@ -197,8 +197,12 @@ void start_sfpu() {
 
 #endif
 
-// Hands the flags that there are to the packer and from there on. DST stays math's until the `last` time.
-void publish_flags(bool last) {
+// Hands the flags that there are to the packer and from there on. DST stays math's until the `last` time; each but the
+// `first` time waits until the packer has taken what was handed to it before, which it did while the SFPU went on.
+ALWI void publish_flags(bool first, bool last) {
+    if (!first) {
+        tile_regs_acquire();
+    }
     tile_regs_commit();
     tile_regs_wait();
     cb_reserve_back(cb_flags, flag_tiles);
@@ -219,7 +223,7 @@ ALWI void flag_rows(std::integer_sequence<uint32_t, turn...>) {
         [] {
             MATH((flag_row<height, row_at(turn)>()));
             if constexpr (by_row || turn + 1 == height) {
-                publish_flags(turn + 1 == height);
+                publish_flags(turn == 0 || !by_row, turn + 1 == height);
             }
         }(),
         ...);
