@@ -20,6 +20,7 @@ from ttsp_ros.superpoint.image import decode_image
 from ttsp_ros.tools import replay
 from ttsp_ros.tools.bags import BagError, BagWriter, image_message, open_bag
 
+ROOT = Path(__file__).parents[2]
 RAW, COMPRESSED = "/camera/image_raw", "/camera/image_raw/compressed"
 SETTINGS = DetectionSettings(max_keypoints=64)
 
@@ -211,7 +212,9 @@ class TestCommand:
 
     def start(self, *arguments, **options):
         command = [sys.executable, "-m", "ttsp_ros.tools.replay", *map(str, arguments)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, **pipes, **options)
 
     def test_it_says_what_it_did(self, make_bag, tmp_path):
         process = self.start(make_bag(2), tmp_path / "out", "--max-keypoints", 50, "--backend", "torch")
