@@ -25,9 +25,8 @@ constexpr uint32_t cb_flags = get_named_compile_time_arg_val("cb_flags");
 
 constexpr uint32_t SCORES = 2;     // SFPLOAD: bf16 as the unpacker put it; SFPSTORE: as pack takes it
 constexpr uint32_t UPPER_16 = 15;  // SFPLOAD, SFPSTORE: the upper half of a lane as plain bits
-constexpr uint32_t STAY = ADDR_MOD_7,
-                   NEXT = ADDR_MOD_6;  // NEXT: the other columns of these DST rows, then the next rows
-constexpr uint32_t VECTOR_STEP = 2;
+constexpr uint32_t STAY = ADDR_MOD_7, NEXT = ADDR_MOD_6;
+constexpr uint32_t VECTOR_STEP = 2;      // of NEXT: to the other columns of these DST rows, then to the next rows
 constexpr uint32_t COMPARE_TO_MASK = 8;  // SFPLE: all ones or zeros into VD
 constexpr uint32_t MIN_TO_VD = 1;        // SFPSWAP: the minimum to VD, the maximum to VC
 constexpr uint32_t UPPER_IMMEDIATE = 0;  // SFPLOADI: 16 bits into the upper half, zeros below

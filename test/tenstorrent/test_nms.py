@@ -190,6 +190,18 @@ class TestParameters:
             nms(run_nms.upload(random_scores(8, 64)))
 
 
+def test_another_capacity(build_nms, run_nms):
+    """Pages that are no multiple of any alignment; slots above and below their capacity."""
+    nms = build_nms(8, 64, 1, threshold=0.05, border=1, capacity=5, core_limit=2)
+    image = random_scores(8, 64)
+    image[:4] = 0
+    image[2, 8:24:4] = 0.5
+    result = run_nms(nms, image)
+    result.check(nms, image)
+    assert result.counts.max() > 5
+    assert 0 < result.counts[result.counts > 0].min() <= 5
+
+
 def test_map_only(build_nms, run_nms):
     import ttnn
 
