@@ -91,23 +91,21 @@ def test_full_size_blocks_equal_the_model(name, keys):
     config = full_size(name)
     if keys is not None:
         config = replace(config, text_every=0)
-    weights = RandomWeights(config, seed=5)
+    weights = RandomWeights(config, seed=5, spread=SPREAD)
     head = ActionHead(config, weights, EMBODIMENT)
     layout = ArenaLayout(config, keys or KEY_LENGTHS[name])
     tokens = torch.randn(448 if keys else 20, config.vl_dim, generator=torch.Generator().manual_seed(3))
     context = head.encode_tokens(tokens, is_image=torch.zeros(len(tokens), dtype=torch.bool))
     executor = Executor(layout, Tables.of(layout, weights, EMBODIMENT))
-    x = torch.zeros(64, config.width)
-    x[: config.n_tokens] = torch.randn(config.n_tokens, config.width, generator=torch.Generator().manual_seed(4))
-    step = 2
-    with torch.inference_mode():
-        first, second = head._layers.blocks
-        expected = first.cross(x[: config.n_tokens], step, context.keys[0], context.values[0])
-        got = executor.block(step, 0, x, cross_keys(layout, context)[0])
-        assert relative(got[: config.n_tokens], expected) < TOLERANCE
-        after = second.self_attention(expected, step, config.n_heads, slice(None))
-        assert relative(after, expected) > 0.05, "the block must have changed its input"
-        assert relative(executor.block(step, 1, got, None)[: config.n_tokens], after) < TOLERANCE
+    state, noise = torch.zeros(config.max_state_dim), head.noise(seed=1)
+    before, expected, *_ = head.trajectory(context, state, noise)
+    first, end = config.action_rows
+    actions = torch.zeros(64, config.action_dim_padded)
+    actions[first:end, : config.max_action_dim] = noise
+    token = host_tensors.state_token(weights, EMBODIMENT, state)
+    got = executor.step(0, token, actions, cross_keys(layout, context))[first:end, : config.max_action_dim]
+    assert relative(expected, before) > 0.05, "the step must have moved the actions"
+    assert relative(got, expected) < TOLERANCE
 
 
 def test_what_would_go_wrong_shows():

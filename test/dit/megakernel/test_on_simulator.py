@@ -13,8 +13,10 @@ from megakernel_report import REPORT_WORDS, RISCS, arena, planned
 
 from ttsp_ros.dit.megakernel import block_float, program
 from ttsp_ros.dit.megakernel.arena import KEY_LENGTHS, ArenaLayout, as_bfp8
+from ttsp_ros.dit.megakernel.buffers import SpecError
 from ttsp_ros.dit.megakernel.core_map import NEAR_DRAM, Role, core_map
-from ttsp_ros.dit.megakernel.program_spec import IoSlot, SpecError, build_spec
+from ttsp_ros.dit.megakernel.program_spec import build_spec
+from ttsp_ros.dit.megakernel.tensors import IoSlot
 
 #: Seconds; the 110 cores take about one of these minutes on an idle machine, several on a busy one.
 RUN_LIMIT = 600

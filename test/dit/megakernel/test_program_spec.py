@@ -9,18 +9,10 @@ from hypothesis import strategies as st
 from megakernel_cases import layouts, published
 
 from ttsp_ros.dit.config import CONFIGS
+from ttsp_ros.dit.megakernel.buffers import SHAPES, BasicBudget, FullBudget, SpecError, activation_tiles
 from ttsp_ros.dit.megakernel.core_map import core_map
-from ttsp_ros.dit.megakernel.program_spec import (
-    L1_USABLE_BYTES,
-    SHAPES,
-    VARIANTS,
-    BasicBudget,
-    FullBudget,
-    ProgramSpec,
-    SpecError,
-    activation_tiles,
-    build_spec,
-)
+from ttsp_ros.dit.megakernel.program_spec import L1_USABLE_BYTES, ProgramSpec, build_spec
+from ttsp_ros.dit.megakernel.tensors import VARIANTS
 from ttsp_ros.dit.megakernel.unified_kernel import group_cores
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from ttsp_ros.dit.config import config_of
 from ttsp_ros.dit.megakernel import overview
 from ttsp_ros.dit.megakernel.arena import KEY_LENGTHS, READER_MODES, STREAM_DTYPES, TILE_ORDERS, ArenaLayout
+from ttsp_ros.dit.megakernel.buffers import SHAPES
 from ttsp_ros.dit.megakernel.core_map import core_map
-from ttsp_ros.dit.megakernel.program_spec import SHAPES, VARIANTS, ProgramSpec, build_spec
+from ttsp_ros.dit.megakernel.program_spec import ProgramSpec, build_spec
+from ttsp_ros.dit.megakernel.tensors import VARIANTS
 
 
 def main(arguments: list[str]) -> int:

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ttsp_ros.dit.megakernel.arena import TILE
-from ttsp_ros.dit.megakernel.program_spec import Buffer, IoSlot, ProgramSpec, SpecError
+from ttsp_ros.dit.megakernel.buffers import Buffer, SpecError
+from ttsp_ros.dit.megakernel.program_spec import ProgramSpec
+from ttsp_ros.dit.megakernel.tensors import IoSlot
 from ttsp_ros.dit.megakernel.unified_kernel import UnifiedKernel
 from ttsp_ros.tenstorrent import program as ttnn_program
 
