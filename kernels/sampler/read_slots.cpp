@@ -108,7 +108,10 @@ void kernel_main() {
 
     const uint32_t params_at = get_write_ptr(cb_counts), counts_at = params_at + PARAMS_BYTES;
     noc_async_read(params.get_noc_addr(0), params_at, PARAMS_BYTES);
-    for (uint32_t page = 0; page < blocks; page++) {
+    const uint32_t index = core_index<get_named_compile_time_arg_val("columns")>();
+    // Each core begins at another page: all of them asking for the same one would wait for each other.
+    uint32_t page = index % blocks;
+    for (uint32_t read = 0; read < blocks; read++, page = page + 1 == blocks ? 0 : page + 1) {
         noc_async_read(counts.get_noc_addr(page), counts_at + page * COUNT_PAGE_BYTES, COUNT_PAGE_BYTES);
     }
     noc_async_read_barrier();
@@ -124,7 +127,7 @@ void kernel_main() {
     share.header.bucket = bucket_of<get_named_compile_time_arg_val("chunk"), get_named_compile_time_arg_val("buckets")>(
         share.header.count, share.speculated);
     share.speculated = smaller(share.speculated, share.header.bucket);
-    apportion<get_named_compile_time_arg_val("cores")>(share, core_index<get_named_compile_time_arg_val("columns")>());
+    apportion<get_named_compile_time_arg_val("cores")>(share, index);
     share.records = get_write_ptr(cb_share) + SHARE_BYTES;
     if (share.count != 0) {
         read_records(records, slot_counts, prefix, share);
