@@ -56,7 +56,6 @@ class Chain:
             threshold=SETTINGS.threshold,
             border=SETTINGS.border,
             emit_map=False,
-            capacity=64,
             core_limit=CORES,
         )
         plan = SamplerPlan(
