@@ -37,12 +37,18 @@ OVERHEAD = 1.15
 Call = Callable[[], Any]
 
 
-def run(output_dir: Path, versions: tuple[str, ...] = VERSIONS, rounds: int = ROUNDS) -> dict[str, Any]:
+def run(
+    output_dir: Path,
+    versions: tuple[str, ...] = VERSIONS,
+    rounds: int = ROUNDS,
+    precisions: tuple[str, ...] = PRECISIONS,
+) -> dict[str, Any]:
     """Measure, write `output_dir`/dit.json and return its content.
 
     For each version and precision: `ours_ms`, `lerobot_ms` (medians), `ratio_lerobot` (theirs / ours), `context_ms`
-    (the part of ours that depends on the tokens alone), `ours_min_ms`, `lerobot_min_ms`, and `difference`, the largest
-    between the two heads' actions. A version that doesn't fit into memory is `skipped`, with the reason.
+    (the part of ours that depends on the tokens alone), `ours_min_ms`, `lerobot_min_ms`, `ratio_cpu` (theirs / ours of
+    the CPU time that all threads took, which other processes disturb less), and `difference`, the largest between the
+    two heads' actions. A version that doesn't fit into memory is `skipped`, with the reason.
     """
     import torch
 
@@ -54,7 +60,7 @@ def run(output_dir: Path, versions: tuple[str, ...] = VERSIONS, rounds: int = RO
         report: dict[str, Any] = {"threads": THREADS, "tokens": TOKENS, "rounds": rounds}
         for version in versions:
             config = replace(config_of(version), n_embodiments=2)
-            report[version] = {precision: measure(config, precision, rounds) for precision in PRECISIONS}
+            report[version] = {precision: measure(config, precision, rounds) for precision in precisions}
             print(_lines(version, report[version]), flush=True)
     finally:
         torch.set_num_threads(before)
@@ -80,6 +86,7 @@ def measure(config: GrootConfig, precision: str, rounds: int) -> dict[str, Any]:
     ours, theirs = results["ours"], results["lerobot"]
     return {
         "ratio_lerobot": round(statistics.median(theirs["times"]) / statistics.median(ours["times"]), 3),
+        "ratio_cpu": round(statistics.median(theirs["cpu"]) / statistics.median(ours["cpu"]), 3),
         "ours_ms": round(statistics.median(ours["times"]), 1),
         "lerobot_ms": round(statistics.median(theirs["times"]), 1),
         "ours_min_ms": round(min(ours["times"]), 1),
@@ -101,13 +108,14 @@ def _measure_group(config: GrootConfig, precision: str, names: tuple[str, ...], 
     context_times: list[float] = []
     weights = RandomWeights(config, seed=1, dtype=dtype)
     calls: dict[str, Call] = {name: make[name](config, weights, dtype, context_times) for name in names}
-    results: dict[str, Any] = {name: {"times": []} for name in names}
+    results: dict[str, Any] = {name: {"times": [], "cpu": []} for name in names}
     for turn in range(WARM_UP + rounds):
         for name, call in calls.items():
-            begin = time.perf_counter()
+            begin, cpu = time.perf_counter(), time.process_time()
             actions = call()
             if turn >= WARM_UP:
                 results[name]["times"].append((time.perf_counter() - begin) * 1e3)
+                results[name]["cpu"].append(time.process_time() - cpu)
             results[name]["actions"] = actions.float()
     if "ours" in results:
         results["ours"]["context"] = context_times[WARM_UP:]
@@ -174,8 +182,8 @@ def _lines(version: str, results: dict[str, Any]) -> str:
             continue
         lines.append(
             f"GR00T {version} {precision}: {result['ours_ms']:.0f} ms (of which tokens {result['context_ms']:.0f}), "
-            f"lerobot {result['lerobot_ms']:.0f} ms: {result['ratio_lerobot']:.2f} x; "
-            f"largest difference {result['difference']:.2g}"
+            f"lerobot {result['lerobot_ms']:.0f} ms: {result['ratio_lerobot']:.2f} x "
+            f"({result['ratio_cpu']:.2f} x in CPU time); largest difference {result['difference']:.2g}"
         )
     return "\n".join(lines)
 
@@ -187,10 +195,11 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--output", type=Path, default=Path("build/bench"))
     parser.add_argument("--versions", nargs="+", default=list(VERSIONS), choices=("n1.5", "n1.6", "n1.7"))
+    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args(arguments)
     wait_passively()
-    run(options.output, tuple(options.versions), options.rounds)
+    run(options.output, tuple(options.versions), options.rounds, tuple(options.precisions))
 
 
 if __name__ == "__main__":
