@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from ttsp_ros.dit.chunking import NS, Plan
 from ttsp_ros.dit.config import N15, N16, N17
@@ -16,7 +18,7 @@ from ttsp_ros.dit.create import PolicyOptions, create_policy
 from ttsp_ros.dit.model import ActionHead
 from ttsp_ros.dit.policy import Continuation, Policy, Tokens
 from ttsp_ros.dit.robot import make_robot
-from ttsp_ros.dit.weights import RandomWeights
+from ttsp_ros.dit.weights import RandomWeights, expected_shapes
 
 JOINTS = ["j1", "j2", "j3"]
 ARM = {"joints": JOINTS, "min": [-2.0] * 3, "max": [2.0] * 3}
@@ -139,6 +141,46 @@ def test_policy_from_options(robot_file: Path) -> None:
     policy = create_policy(options, lines.append)
     assert policy.head.config == N16.tiny() and policy.action_dt == 0.2
     assert len(lines) == 1 and "RANDOM weights, seed 0" in lines[0] and "j1, j2, j3" in lines[0]
+
+
+def write_checkpoint(folder: Path) -> Path:
+    """An N1.6 checkpoint as it is downloaded, tiny: tensors, config.json and the processor's files."""
+    config = N16.tiny()
+    config = replace(config, out_dim=config.hidden, ff_dim=4 * config.width, vl_ff_dim=4 * config.vl_dim)
+    weights = RandomWeights(config, 6, torch.bfloat16, spread=3.0)
+    tensors = {f"action_head.{name}": weights.tensor(name).contiguous() for name in expected_shapes(config)}
+    save_file({**tensors, "backbone.model.mlp1.0.weight": torch.zeros(2)}, folder / "model.safetensors")
+    sizes = {"num_layers": 4, "num_attention_heads": 2, "attention_head_dim": 16, "output_dim": config.out_dim}
+    settings = {"hidden_size": config.hidden, "backbone_embedding_dim": 32, "max_seq_len": config.max_seq_len}
+    numbers = {"min": [-2.0] * 3, "max": [2.0] * 3}
+    keys = {"delta_indices": list(range(16)), "modality_keys": ["arm"]}
+    modalities = {"my_arm": {"state": {**keys, "delta_indices": [0]}, "action": keys}}
+    for name, content in {
+        "config": {"model_type": "Gr00tN1d6", "diffusion_model_cfg": sizes, **settings},
+        "processor_config": {"processor_kwargs": {"modality_configs": modalities}},
+        "statistics": {"my_arm": {"state": {"arm": numbers}, "action": {"arm": numbers}}},
+        "embodiment_id": {"my_arm": 9},
+    }.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_policy_from_a_checkpoint(tmp_path: Path) -> None:
+    robot = tmp_path / "robot.yaml"
+    joints = {"arm": {"joints": JOINTS}}
+    robot.write_text(yaml.safe_dump({"embodiment": "my_arm", "state": joints, "action": joints}))
+    checkpoint = write_checkpoint(tmp_path)
+    policy = create_policy(PolicyOptions(robot, checkpoint=checkpoint, precision="float32"))
+    assert (policy.head.config.version, policy.modality.index, policy.modality.steps) == ("n1.6", 9, 16)
+    head = ActionHead(policy.head.config, RandomWeights(policy.head.config, 6, torch.bfloat16, spread=3.0), 9)
+    expected = Policy(head, policy.modality, 0.05).predict(make_tokens(), POSITIONS, STAMP, 1)
+    chunk = policy.predict(make_tokens(), POSITIONS, STAMP, 1).chunk
+    assert chunk.positions.shape == (16, 3)
+    np.testing.assert_array_equal(chunk.positions, expected.chunk.positions)
+    with pytest.raises(ValueError, match=r"version: got n1\.7, but .* is n1\.6"):
+        create_policy(PolicyOptions(robot, version="n1.7", checkpoint=checkpoint))
+    with pytest.raises(ValueError, match="does not know 'gr1', only my_arm"):
+        create_policy(PolicyOptions(robot, embodiment="gr1", checkpoint=checkpoint))
 
 
 @pytest.mark.parametrize(
