@@ -34,12 +34,8 @@ constexpr uint32_t first_row = half == 0 ? 0 : first_half(rows);
 constexpr uint32_t last_row = half == 0 ? first_half(rows) : rows;
 constexpr uint32_t ring_rows = get_named_compile_time_arg_val("ring_rows");
 
-// Address on the NoC of L1 address `address` of a core as the host names it. It also serves for the own core, since
-// get_noc_addr(address) is right on NoC 1 only where the NoC translates coordinates, as cards do.
-uint64_t on_core(uint32_t core, uint32_t address) { return get_noc_addr(core >> 16, core & 0xffff, address); }
-
 void read_zeros(uint32_t to, uint32_t bytes) {
-    const uint64_t zeros = on_core(UNIQUE_ARGUMENT(this_core), MEM_ZEROS_BASE);
+    const uint64_t zeros = get_noc_addr(MEM_ZEROS_BASE);
     for (; bytes > MEM_ZEROS_SIZE; bytes -= MEM_ZEROS_SIZE, to += MEM_ZEROS_SIZE) {
         noc_async_read(zeros, to, MEM_ZEROS_SIZE);
     }
@@ -63,7 +59,8 @@ void fetch_halo(uint32_t strips) {
         if (run.core == NO_CORE) {
             read_zeros(to, bytes);
         } else {
-            noc_async_read(on_core(run.core, strips + run.from_row * row_bytes), to, bytes);
+            noc_async_read(get_noc_addr(run.core >> 16, run.core & 0xffff, strips + run.from_row * row_bytes), to,
+                           bytes);
         }
     }
 }

@@ -519,12 +519,7 @@ def window_program(
 
     def unique(half: int) -> dict[program.Core, dict[str, int]]:
         return {
-            core: {
-                "core": i,
-                "this_core": _packed(noc[i]),
-                "row_count": found.row_count(i),
-                **_halo_arguments(runs[i][half], most_runs, noc),
-            }
+            core: {"core": i, "row_count": found.row_count(i), **_halo_arguments(runs[i][half], most_runs, noc)}
             for i, core in enumerate(cores)
         }
 
@@ -585,15 +580,11 @@ def window_program(
 NO_CORE = 0xFFFFFFFF
 
 
-def _packed(noc_core: program.Core) -> int:
-    return noc_core[0] << 16 | noc_core[1]
-
-
 def _halo_arguments(runs: list[HaloRun], most: int, noc: list[program.Core]) -> dict[str, int]:
     """Four words a run, the first named `halo`."""
     words: list[int] = []
     for run in runs:
-        core = NO_CORE if run.core is None else _packed(noc[run.core])
+        core = NO_CORE if run.core is None else noc[run.core][0] << 16 | noc[run.core][1]
         words += [core, run.from_row, run.to_row, run.count]
     words += [0] * (4 * most - len(words))
     return {"halo" if i == 0 else f"halo_{i}": word for i, word in enumerate(words)}
