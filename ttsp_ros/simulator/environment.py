@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttsp_ros.simulator.hollow import hollow
-from ttsp_ros.simulator.toolchain import SimulatorError, prepare
+from ttsp_ros.simulator.toolchain import SimulatorError, prepare, wolfpine_folder
 
 PACKAGES = Path(__file__).parents[2]  # where `ttsp_ros` is imported from
 HANG_SECONDS = 600.0
@@ -80,6 +80,9 @@ def variables(
         HOLLOW_VARIABLE: str(int(hollow_kernels)),
         "TTSP_SIMULATOR_PYTHONPATH": str(PACKAGES),
         GRID_VARIABLE: f"{grid.columns - 1},{grid.rows - 1}",
+        # Without it ttnn addresses workers by untranslated coordinates, of which NoC 1 takes some, (7, 10) among them,
+        # for DRAM: what a core sends there is lost.
+        "TT_METAL_MOCK_CLUSTER_DESC_PATH": str(wolfpine_folder() / "cluster_descriptor.yaml"),
         "TT_METAL_SLOW_DISPATCH_MODE": "1",
         "TT_METAL_RUNTIME_ROOT": str(toolchain.runtime_root),
         "TT_METAL_CACHE": str(toolchain.kernel_cache),
