@@ -249,3 +249,20 @@ def pinhole_info(shape: tuple[int, int] = (48, 64), model: str = "plumb_bob", di
         k=[100.0, 0.0, 31.0, 0.0, 100.0, 23.0, 0.0, 0.0, 1.0],
         p=[50.0, 0.0, 30.0, 0.0, 0.0, 50.0, 20.0, 0.0, 0.0, 0.0, 1.0, 0.0],
     )
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Any]]:
+    """Starts nodes in processes of their own, which end with the test."""
+    from .node_process import Process  # it imports this module
+
+    processes: list[Process] = []
+
+    def make(*arguments: str, **options: Any) -> Process:
+        processes.append(Process(*arguments, **options))
+        return processes[-1]
+
+    yield make
+    for process in processes:
+        process.process.kill()
+        process.process.wait()
