@@ -40,12 +40,14 @@ WIDE_PAGE_PIXELS = 32
 ACT_BLOCK_PIXELS = 64
 #: The first two layers' channels: the ones whose tensors decide whether an image fits.
 WIDE_LAYER_CHANNELS = 64
-#: L1 of a core that tensors and circular buffers share: 1,427 KiB, less ttnn's small buffers.
-L1_USABLE_BYTES = 1427 * 1024 - 32768
-#: Circular buffers and tables of the convolution 1b at ACT_BLOCK_PIXELS, as graph capture shows them, rounded up.
-CONVOLUTION_BUFFER_BYTES = 160_000
-#: The same of a pool.
-POOL_BUFFER_BYTES = 20_000
+#: L1 of a core that tensors and circular buffers share, with an L1_SMALL of 32 KiB, as ttnn's get_memory_view shows it.
+L1_USABLE_BYTES = 1_428_352
+#: Circular buffers of convolution 1b at ACT_BLOCK_PIXELS, whatever the image, as graph capture shows them.
+CONVOLUTION_BUFFER_BYTES = 143_424
+#: The same of the pool after it.
+POOL_BUFFER_BYTES = 16_640
+#: What NMS keeps in L1 all the time: its lists, 2,272 bytes where there are two slots of 63 records a core.
+KEPT_BYTES = 4096
 #: x / |x| = rms_norm(x) / sqrt(256), and 1 / 16 is exact in bf16.
 RMS_GAMMA = DESCRIPTOR_DIM**-0.5
 
@@ -82,21 +84,43 @@ def image_values(image: np.ndarray, stages: Stages) -> torch.Tensor:
 def convolution_bytes(height: int, width: int, cores: int) -> int:
     """L1 of a core for convolution 1b, the network's largest demand, with its tensors in L1.
 
-    Its input with the rows that its window reaches into (row-major), its output, and the buffers in between.
+    Its input with the rows that its window reaches into, its output, and its circular buffers. Graph capture shows the
+    same, see test/tenstorrent/test_superpoint_graph.py.
     """
-    pixels = _pixels_per_core(height, width, cores)
-    halo = 2 * (width + 2) + 16
-    return 2 * WIDE_LAYER_CHANNELS * (2 * pixels + halo) + CONVOLUTION_BUFFER_BYTES
+    pixels = _shard_pixels(height * width, cores)
+    halo = _halo_pixels(pixels, height, width, kernel=3, stride=1, padding=1)
+    return 2 * WIDE_LAYER_CHANNELS * (pixels + halo) + CONVOLUTION_BUFFER_BYTES + KEPT_BYTES
 
 
 def pool_bytes(height: int, width: int, cores: int) -> int:
-    """L1 of a core for the max pool after 1b: its input twice (once with the halo), and its output of a quarter."""
-    pixels = _pixels_per_core(height, width, cores)
-    return 2 * WIDE_LAYER_CHANNELS * (2 * pixels + width + 16 + pixels // 4) + POOL_BUFFER_BYTES
+    """L1 of a core for the max pool after 1b, at its worst moment: its input with and without what its window needs."""
+    outputs = height * width // 4
+    pixels = _shard_pixels(outputs, cores)
+    halo = _halo_pixels(pixels, height // 2, width // 2, kernel=2, stride=2, padding=0)
+    received = _shard_pixels(height * width, -(-outputs // pixels))
+    return 2 * WIDE_LAYER_CHANNELS * (received + halo) + POOL_BUFFER_BYTES + KEPT_BYTES
 
 
-def _pixels_per_core(height: int, width: int, cores: int) -> int:
-    return -(-height * width // (32 * cores)) * 32
+def _shard_pixels(pixels: int, cores: int) -> int:
+    """Pixels of one core: whole tiles."""
+    return -(-pixels // (32 * cores)) * 32
+
+
+def _halo_pixels(pixels: int, height: int, width: int, kernel: int, stride: int, padding: int) -> int:
+    """Pixels of the padded input that a core's windows reach, from the first to the last, on the core with the most.
+
+    Args:
+        pixels: of a core's output.
+        height, width: of the whole output.
+    """
+    row = width * stride + 2 * padding
+
+    def span(first: int) -> int:
+        last = min(first + pixels, height * width) - 1
+        (top, left), (bottom, right) = divmod(first, width), divmod(last, width)
+        return ((bottom - top) * stride + kernel - 1) * row + (right - left) * stride + kernel
+
+    return max(span(first) for first in range(0, height * width, pixels))
 
 
 def first_stage_fits(height: int, width: int, cores: int) -> bool:

@@ -214,7 +214,7 @@ class TtSuperPoint:
     def _launch(self) -> None:
         if not self._traced:
             self._free_outputs()
-            self._outputs = self._graph()
+            self._outputs = self.run_graph()
             return
         import ttnn
 
@@ -227,9 +227,9 @@ class TtSuperPoint:
         """Run once, so that all is compiled and the weights are in place, then record the same launches."""
         import ttnn
 
-        self._network.free(self._graph())
+        self._network.free(self.run_graph())
         main = ttnn.begin_trace_capture(self._device, cq_id=0)
-        self._outputs = self._graph()
+        self._outputs = self.run_graph()
         ttnn.end_trace_capture(self._device, main, cq_id=0)
         self._traces = _Traces(main)
         if self._sampler is not None:
@@ -239,8 +239,8 @@ class TtSuperPoint:
             ttnn.end_trace_capture(self._device, top_k, cq_id=0)
             self._traces = _Traces(main, top_k)
 
-    def _graph(self) -> BackboneOutputs:
-        """Every launch of a frame."""
+    def run_graph(self) -> BackboneOutputs:
+        """Every launch of a frame, on the image that was loaded last: for `extract`, traces and graph capture."""
         outputs = self._network.run()
         if self._nms is None:
             return outputs
