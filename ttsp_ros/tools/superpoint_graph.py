@@ -3,8 +3,8 @@
     python -m ttsp_ros.tools.superpoint_graph [--size 480x640] [--grid 11x10] [--radius 4] [--json]
 
 Every line is a call that ttnn itself has checked (graph capture without dispatch, see
-`ttsp_ros.tenstorrent.graph_capture`): what it makes, where that lies, and how much L1 the fullest core has in use at the
-call's worst moment. A size that the card can't take is refused with the reason. Nothing here is measured on a card.
+`ttsp_ros.tenstorrent.graph_capture`): what it makes, where that lies, and how much L1 the fullest core has in use at
+its worst moment. A size that the card can't take is refused with the reason. Nothing here is measured on a card.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with open_device(options.grid, cost_model=False, hollow_kernels=True) as device:
         try:
-            graph = capture_graph(device, *options.size, options.radius)
+            height, width = options.size
+            graph = capture_graph(device, height, width, options.radius)
         except ValueError as error:
             print(f"superpoint_graph: {error}", file=sys.stderr)
             return 1
