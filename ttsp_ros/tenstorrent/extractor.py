@@ -15,7 +15,7 @@ import torch
 from ttsp_ros.backends import NETWORKS
 from ttsp_ros.superpoint.features import DetectionSettings, Features
 from ttsp_ros.superpoint.image import Geometry, ImageError
-from ttsp_ros.superpoint.network import SuperPointNetwork
+from ttsp_ros.superpoint.network import NetworkOutputs, SuperPointNetwork
 from ttsp_ros.superpoint.weights import find_weights, load_parameters
 from ttsp_ros.tenstorrent.backbone import fold_network
 from ttsp_ros.tenstorrent.network_stage import CardNetwork, HostNetwork, NetworkStage
@@ -108,6 +108,16 @@ class TtExtractor:
         geometry = Geometry.of((image.shape[0], image.shape[1]), self._resize)
         network_mask = None if mask is None else torch.from_numpy(geometry.mask_to_network(mask))
         return self._on_thread(lambda: self._extract(geometry, geometry.to_network(image), settings, network_mask))
+
+    def network_outputs(self, image: np.ndarray, settings: DetectionSettings) -> NetworkOutputs:
+        """What the network alone gives for uint8 [H, W] with sides that are multiples of 8, in bfloat16."""
+        geometry = Geometry.of((image.shape[0], image.shape[1]), None)
+
+        def run() -> NetworkOutputs:
+            self._extract(geometry, image, settings, None)
+            return self._plan(geometry.network, settings.nms_radius).network_outputs()
+
+        return self._on_thread(run)
 
     def check(self, settings: DetectionSettings) -> None:
         """Refuse more keypoints than the card's buffers hold; everything else may change from image to image."""

@@ -23,6 +23,7 @@ from ttsp_ros.superpoint import keypoints
 from ttsp_ros.superpoint.descriptors import sample
 from ttsp_ros.superpoint.features import DetectionSettings, Features
 from ttsp_ros.superpoint.keypoints import CELL, Selection
+from ttsp_ros.superpoint.network import NetworkOutputs
 from ttsp_ros.tenstorrent import layout
 from ttsp_ros.tenstorrent.backbone import BackboneOutputs
 from ttsp_ros.tenstorrent.network_stage import NetworkStage
@@ -180,6 +181,14 @@ class TtSuperPoint:
         chosen = self._choose(settings, content, mask, sampled)
         return Found.of(chosen, self._sample(chosen))
 
+    def network_outputs(self) -> NetworkOutputs:
+        """What the network gave for the last image, on the host: for comparisons."""
+        if self._outputs is None:
+            raise RuntimeError("no image has been through the network yet")
+        rows, columns = self._height // CELL, self._width // CELL
+        cells = _to_host(self._outputs.scores).reshape(rows, columns, -1).permute(2, 0, 1)
+        return NetworkOutputs(cells, _to_host(self._outputs.dense).reshape(rows, columns, -1))
+
     def release_trace(self) -> None:
         """Give up the traces. The next image captures them anew, which takes no compilation."""
         if self._traces is not None:
@@ -278,9 +287,7 @@ class TtSuperPoint:
             listed = self._candidates()
             if listed.overflowed == 0:
                 return _select(listed, self._width, settings.max_keypoints, mask)
-        assert self._outputs is not None
-        rows = _to_host(self._outputs.scores).reshape(self._height // CELL, self._width // CELL, -1)
-        return keypoints.detect(rows.permute(2, 0, 1), settings, content, mask)
+        return keypoints.detect(self.network_outputs().cells, settings, content, mask)
 
     def _candidates(self) -> layout.CandidateList:
         assert self._nms is not None and self._nms.output.candidates is not None
@@ -291,8 +298,7 @@ class TtSuperPoint:
         """float32 [N, 256] of unit length at the host's choice."""
         assert self._outputs is not None
         if self._sampler is None:
-            dense = _to_host(self._outputs.dense).reshape(self._height // CELL, self._width // CELL, -1)
-            return sample(dense, chosen.y, chosen.x)
+            return sample(self.network_outputs().dense, chosen.y, chosen.x)
         scores = chosen.scores.float().numpy()
         self._sampler.upload(chosen.y.numpy(), chosen.x.numpy(), scores, len(chosen))
         if self._traces is not None and self._traces.top_k is not None:
