@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from ttsp_ros.ros.camera import OUTPUTS
+from ttsp_ros.ros.dit_parameters import DIT_PARAMETERS
 from ttsp_ros.ros.launch_arguments import NODE_ARGUMENTS, TOPIC_ARGUMENTS
 from ttsp_ros.ros.parameters import Takes
 from ttsp_ros.ros.superpoint_parameters import SUPERPOINT_PARAMETERS
@@ -40,10 +41,15 @@ def test_launch_files_and_their_arguments():
     files = set(re.findall(r"ros2 launch ttsp_ros (\S+\.launch\.py)", EVERYTHING))
     assert "superpoint.launch.py" in files
     assert all((ROOT / "launch" / name).is_file() for name in files)
-    known = {argument.name for argument in (*NODE_ARGUMENTS, *TOPIC_ARGUMENTS)}
-    known |= {parameter.name for parameter in SUPERPOINT_PARAMETERS} | {"bag"}
+    common = {argument.name for argument in NODE_ARGUMENTS}
+    superpoint = common | {a.name for a in TOPIC_ARGUMENTS} | {p.name for p in SUPERPOINT_PARAMETERS}
+    dit = common | {p.name for p in DIT_PARAMETERS}
+    known = {"superpoint.launch.py": superpoint, "demo.launch.py": superpoint | {"bag"}, "dit.launch.py": dit}
+    for name, arguments in re.findall(r"ros2 launch ttsp_ros (\S+)(.*)", EVERYTHING):
+        used = set(re.findall(r"(\w+):=", arguments))
+        assert used <= known[name], (name, used - known[name])
     used = set(re.findall(r"(\w+):=", README))
-    assert used <= known, used - known
+    assert used <= set().union(*known.values()), used
 
 
 def test_executables():
