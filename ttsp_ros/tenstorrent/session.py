@@ -23,8 +23,9 @@ class SessionConfig:
         device_id: which card.
         l1_small_size: bytes of each L1 set apart for the tables of convolutions and pools. Graph capture of SuperPoint
             shows at most 3 KiB in use at once; 32 KiB are what ttnn's own vision models take.
-        trace_region_size: bytes of DRAM for captured traces. The graph has about 60 launches on up to 130 cores; the
-            seeds' graph of that size fitted into 6 MiB, and 32 MiB leave room for the second trace.
+        trace_region_size: bytes of DRAM for captured traces. The graph launches 49 programs on up to 130 cores (see
+            `superpoint_graph`); a SuperPoint port of 100 launches was given 6 MiB, and 32 MiB leave room for the
+            second trace.
     """
 
     device_id: int = 0
