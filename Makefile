@@ -25,6 +25,7 @@ test-device-full: setup
 
 bench: setup
 	$(PYTHON) -m ttsp_ros.tools.bench
+	$(PYTHON) -m ttsp_ros.tools.bench_dit
 
 bench-device: setup
 	$(PYTHON) -m ttsp_ros.tools.bench_device
