@@ -242,7 +242,10 @@ class Backbone:
         return rounded
 
     def _normalise(self, dense: ttnn.Tensor) -> ttnn.Tensor:
-        """Rows of unit length, row-major in DRAM, so that a row is one read for the sampler."""
+        """Rows of unit length, row-major in DRAM, so that a row is one read for the sampler.
+
+        All rows, not only the sampled ones: descriptors are interpolated between unit rows, by definition.
+        """
         import ttnn
 
         interleaved = ttnn.sharded_to_interleaved(dense, ttnn.DRAM_MEMORY_CONFIG)
