@@ -28,11 +28,13 @@ def test_latency_is_percentiles_and_rate():
 
 
 def test_the_report_says_whether_the_aims_were_reached():
-    assert GOOD.passed and "on average: reached" in GOOD.markdown()
+    assert GOOD.passed and "trace: reached" in GOOD.markdown()
     assert "| without trace | True | 1.0000 | 2.00 |" in GOOD.markdown()
     for row in (Accuracy("x", 0.9999, 0.9985, 0.99), Accuracy("x", 0.9999, 0.9995, 0.97)):
         missed = replace(GOOD, accuracy=[row])
         assert not missed.passed and "NOT reached" in missed.markdown()
+    assert not replace(GOOD, stages=[replace(GOOD.stages[0], same_bits=False)]).passed
+    assert replace(GOOD, stages=[StageOff("rms", False, 0.99, FAST)]).passed, "rms may change bits"
 
 
 def test_without_a_card_it_says_so(monkeypatch, capsys):
