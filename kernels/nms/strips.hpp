@@ -4,6 +4,7 @@
 // own and the halo above and below, `positions` positions each. fold fills the own rows, window_max the halo.
 #pragma once
 
+#include "common/compare.hpp"
 #include "common/layout.hpp"
 
 namespace ttsp::nms {
@@ -17,14 +18,5 @@ inline constexpr uint32_t positions = strip + 2 * radius;       // columns that 
 inline constexpr uint32_t row_bytes = positions * POSITION_BYTES;
 
 static_assert(width % CELL == 0 && radius >= 1 && radius < CELL);
-
-template <class T>
-constexpr T smaller(T a, T b) {
-    return a < b ? a : b;
-}
-template <class T>
-constexpr T larger(T a, T b) {
-    return a < b ? b : a;
-}
 
 }  // namespace ttsp::nms

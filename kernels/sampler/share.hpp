@@ -15,6 +15,7 @@
 //   cb_weights       memory only: WEIGHT_BYTES a keypoint            DMA in, math reads
 #pragma once
 
+#include "common/compare.hpp"
 #include "common/layout.hpp"
 
 namespace ttsp::sampler {
@@ -47,15 +48,6 @@ static_assert(sizeof(Share) == SHARE_BYTES);
 
 // Words of cb_task.
 enum Task : uint32_t { TASK_COUNT, TASK_RECORDS, TASK_WEIGHTS };
-
-template <class T>
-constexpr T smaller(T a, T b) {
-    return a < b ? a : b;
-}
-template <class T>
-constexpr T larger(T a, T b) {
-    return a < b ? b : a;
-}
 
 // The bucket for `count` rows: as many chunks as they need, or the speculated bucket where that is larger.
 template <uint32_t chunk, uint32_t buckets>

@@ -82,6 +82,7 @@ class TtExtractor:
         self._session = session or DeviceSession()
         self._config = config or TtExtractorConfig()
         self._log = log
+        self._closed = False
         self._plans: OrderedDict[_Key, TtSuperPoint] = OrderedDict()
         path = find_weights(weights)
         self._make_network = self._network_factory(path)
@@ -127,11 +128,13 @@ class TtExtractor:
 
     def close(self) -> None:
         """Free everything and close the card. Calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             self._on_thread(self._close)
-        except RuntimeError as error:  # of the card as it closes, or of the thread where it has ended before
-            if not isinstance(error, DeviceError):
-                return
+        except RuntimeError as error:
+            self._log(f"the card failed while it was closed: {error}")
         finally:
             self._thread.shutdown()
 

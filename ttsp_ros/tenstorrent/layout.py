@@ -11,6 +11,8 @@ import numpy as np
 
 CELL = 8
 
+DRAM_ALIGNMENT = 64  # bytes: what a read from DRAM starts at
+
 LANES = 64
 POSITION_BYTES = 2 * LANES
 POSITION_WORDS = POSITION_BYTES // 4
@@ -39,6 +41,11 @@ PARAMS_WORDS = PARAMS_BYTES // 4
 HEADER_FIELDS = ("count", "total", "overflow_slots", "bucket")
 HEADER_BYTES = 64
 HEADER_WORDS = HEADER_BYTES // 4
+
+
+def aligned(size: int) -> int:
+    """`size` in bytes, rounded up to whole DRAM_ALIGNMENT."""
+    return -(-size // DRAM_ALIGNMENT) * DRAM_ALIGNMENT
 
 
 @dataclass(frozen=True)

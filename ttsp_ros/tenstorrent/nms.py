@@ -35,11 +35,6 @@ MAX_RING_ROWS = 4  # rows of the map that a RISC assembles before it has to wait
 L1_BUDGET = 1_300_000  # bytes a core that one operation may take, of about 1.43 million
 
 
-def align(size: int, to: int = 64) -> int:
-    """`size` rounded up to a multiple of `to`."""
-    return -(-size // to) * to
-
-
 @dataclass(frozen=True)
 class NmsPlan:
     """How NMS of one geometry is laid out on a grid; print it to see what was chosen.
@@ -103,12 +98,12 @@ class NmsPlan:
     def staging_bytes(self) -> int:
         """L1 of a core for the scores of its rows, as fold.hpp stages them."""
         cells = (layout.LANES * self.strip + self.radius - 1) // layout.CELL + 1
-        return (self.rows + 1) // 2 * align((2 + cells) * 32) + 64
+        return (self.rows + 1) // 2 * layout.aligned((2 + cells) * 32) + 64
 
     @property
     def work_bytes(self) -> int:
         """L1 scratch of one data-movement RISC in window_move.cpp."""
-        return 64 + 64 + align(4 * (1 + self.capacity)) + self.ring_rows * align(2 * self.width) + 64
+        return 64 + 64 + layout.aligned(4 * (1 + self.capacity)) + self.ring_rows * layout.aligned(2 * self.width) + 64
 
     @property
     def l1_bytes(self) -> int:

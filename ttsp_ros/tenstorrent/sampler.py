@@ -27,6 +27,7 @@ import torch
 
 from ttsp_ros.superpoint.descriptors import SampleTables, normalise
 from ttsp_ros.superpoint.features import Features
+from ttsp_ros.superpoint.keypoints import top_k
 from ttsp_ros.tenstorrent import layout, program
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ GROUP_ROWS_BYTES = GROUP * 4 * CHANNELS_MAX
 WEIGHT_PIXELS = 4
 WEIGHT_BYTES = 64
 SHARE_BYTES = 128
-DRAM_ALIGNMENT = 64
 
 CB_EVEN, CB_ODD, CB_ROWS, CB_SHARE, CB_TASK, CB_WEIGHTS, CB_COUNTS = range(7)
 
@@ -163,6 +163,16 @@ class Sampled:
         """Whether all keypoints are here. If not, the host must choose: `choose`, then the top-k program."""
         return len(self.scores) == self.total and self.overflow_slots == 0
 
+    def best(self, count: int, mask: torch.Tensor | None = None) -> Sampled:
+        """The `count` best that `mask` (see `choose`) allows, best first, equal scores as they stand."""
+        order = top_k(self.scores, len(self.scores))
+        if mask is not None:
+            order = order[mask[self.y[order], self.x[order]]]
+        order = order[:count]
+        return replace(
+            self, y=self.y[order], x=self.x[order], scores=self.scores[order], descriptors=self.descriptors[order]
+        )
+
 
 class Speculation:
     """The bucket that the next image will need, guessed from the last ones.
@@ -195,18 +205,27 @@ def records_of(y: np.ndarray, x: np.ndarray, scores: np.ndarray, height: int, wi
     return records
 
 
-def choose(candidates: layout.CandidateList, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(y, x, float32 scores) of the `count` best candidates, best first, of equal scores the first in raster order."""
+def choose(
+    candidates: layout.CandidateList, count: int, mask: torch.Tensor | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(y, x, float32 scores) of the `count` best candidates, best first, of equal scores the first in raster order.
+
+    Args:
+        mask: bool [height, width], False where no keypoint is wanted; None for everywhere.
+    """
     bits = candidates.score_bits.astype(np.uint32)
-    order = np.argsort(-bits.astype(np.int64), kind="stable")[:count]
+    order = np.argsort(-bits.astype(np.int64), kind="stable")
+    if mask is not None:
+        order = order[mask.numpy()[candidates.y[order], candidates.x[order]]]
+    order = order[:count]
     return candidates.y[order], candidates.x[order], (bits[order] << 16).view(np.float32)
 
 
 def features(sampled: Sampled, max_keypoints: int) -> Features:
     """The best `max_keypoints` of `sampled` (descriptors of unit length) as users get them."""
-    order = torch.sort(sampled.scores, descending=True, stable=True).indices[:max_keypoints]
-    keypoints = torch.stack([sampled.x[order], sampled.y[order]], 1).to(torch.float32)
-    return Features(keypoints.numpy(), sampled.scores[order].numpy(), sampled.descriptors[order].numpy())
+    best = sampled.best(max_keypoints)
+    keypoints = torch.stack([best.x, best.y], 1).to(torch.float32)
+    return Features(keypoints.numpy(), best.scores.numpy(), best.descriptors.numpy())
 
 
 class DeviceSampler:
@@ -411,21 +430,17 @@ class DeviceSampler:
         import ttnn
 
         cores = self.plan.core_list
-        share_bytes = SHARE_BYTES + layout.RECORD_BYTES * self.plan.share + 2 * DRAM_ALIGNMENT
+        share_bytes = SHARE_BYTES + layout.RECORD_BYTES * self.plan.share + 2 * layout.DRAM_ALIGNMENT
         count_bytes = layout.PARAMS_BYTES + layout.COUNT_PAGE_BYTES * self.slot_map.count_pages
         return [
             program.circular_buffer(CB_EVEN, cores, ttnn.bfloat16, TAPS_BYTES, 2 * GROUP),
             program.circular_buffer(CB_ODD, cores, ttnn.bfloat16, TAPS_BYTES, 2 * GROUP),
             program.circular_buffer(CB_ROWS, cores, ttnn.float32, GROUP_ROWS_BYTES, 2),
-            program.circular_buffer(CB_SHARE, cores, ttnn.uint32, _aligned(share_bytes), 1),
-            program.circular_buffer(CB_TASK, cores, ttnn.uint32, DRAM_ALIGNMENT, 1),
+            program.circular_buffer(CB_SHARE, cores, ttnn.uint32, layout.aligned(share_bytes), 1),
+            program.circular_buffer(CB_TASK, cores, ttnn.uint32, layout.DRAM_ALIGNMENT, 1),
             program.circular_buffer(CB_WEIGHTS, cores, ttnn.float32, WEIGHT_BYTES * self.plan.share, 1),
             program.circular_buffer(CB_COUNTS, cores, ttnn.uint32, count_bytes, 1),
         ]
-
-
-def _aligned(size: int) -> int:
-    return -(-size // DRAM_ALIGNMENT) * DRAM_ALIGNMENT
 
 
 def _without_tails(plan: SamplerPlan) -> SamplerPlan:

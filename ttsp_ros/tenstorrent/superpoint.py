@@ -28,7 +28,7 @@ from ttsp_ros.tenstorrent import layout
 from ttsp_ros.tenstorrent.backbone import BackboneOutputs
 from ttsp_ros.tenstorrent.network_stage import NetworkStage
 from ttsp_ros.tenstorrent.nms import ChainPlan, DeviceNms, choose_plan
-from ttsp_ros.tenstorrent.sampler import DeviceSampler, Sampled, SamplerPlan
+from ttsp_ros.tenstorrent.sampler import DeviceSampler, Sampled, SamplerPlan, choose
 from ttsp_ros.tenstorrent.stages import Stages
 
 if TYPE_CHECKING:
@@ -177,7 +177,8 @@ class TtSuperPoint:
         self._launch()
         sampled = self._read(bucket)
         if sampled is not None and sampled.complete:
-            return _best(sampled, settings.max_keypoints, mask)
+            best = sampled.best(settings.max_keypoints, mask)
+            return Found.of(Selection(best.x, best.y, best.scores), best.descriptors)
         chosen = self._choose(settings, content, mask, sampled)
         return Found.of(chosen, self._sample(chosen))
 
@@ -286,7 +287,8 @@ class TtSuperPoint:
         if self._nms is not None and (sampled is None or sampled.overflow_slots == 0):
             listed = self._candidates()
             if listed.overflowed == 0:
-                return _select(listed, self._width, settings.max_keypoints, mask)
+                y, x, listed_scores = choose(listed, settings.max_keypoints, mask)
+                return Selection(torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(listed_scores))
         return keypoints.detect(self.network_outputs().cells, settings, content, mask)
 
     def _candidates(self) -> layout.CandidateList:
@@ -329,24 +331,3 @@ def _to_host(tensor: ttnn.Tensor) -> torch.Tensor:
     import ttnn
 
     return ttnn.to_torch(tensor)
-
-
-def _best(sampled: Sampled, max_keypoints: int, mask: torch.Tensor | None) -> Found:
-    """The best of the card's complete list that the mask allows."""
-    order = keypoints.top_k(sampled.scores, len(sampled.scores))
-    if mask is not None:
-        order = order[mask[sampled.y[order], sampled.x[order]]]
-    order = order[:max_keypoints]
-    chosen = Selection(sampled.x[order], sampled.y[order], sampled.scores[order])
-    return Found.of(chosen, sampled.descriptors[order])
-
-
-def _select(listed: layout.CandidateList, width: int, max_keypoints: int, mask: torch.Tensor | None) -> Selection:
-    """The best candidates that the mask allows."""
-    y, x = torch.from_numpy(listed.y), torch.from_numpy(listed.x)
-    scores = torch.from_numpy(listed.score_bits.view(np.int16).copy()).view(torch.bfloat16)
-    if mask is not None:
-        allowed = mask[y, x]
-        y, x, scores = y[allowed], x[allowed], scores[allowed]
-    order = keypoints.top_k(scores, max_keypoints)
-    return Selection(x[order], y[order], scores[order])
