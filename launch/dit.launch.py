@@ -9,13 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
-from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription
 from ttsp_ros.ros.dit_parameters import DIT_PARAMETERS
 from ttsp_ros.ros.launch_arguments import NODE_ARGUMENTS, LaunchArgument, given_parameters, parameter_arguments
+from ttsp_ros.ros.launch_node import describe, given_texts, our_node
 
 TOPICS = (
     LaunchArgument("joint_states", "Topic of the joint positions (sensor_msgs/JointState).", "joint_states"),
@@ -46,30 +45,12 @@ def parameter_files(given: dict[str, str]) -> list[str]:
 
 def make_node(context: LaunchContext) -> list[Node]:
     """The node, once the arguments are known."""
-    given = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in ARGUMENTS}
+    given = given_texts(context, ARGUMENTS)
     parameters = given_parameters(DIT_PARAMETERS, given)
-    return [
-        Node(
-            package="ttsp_ros",
-            executable="dit_node",
-            name=given["name"],
-            namespace=given["namespace"],
-            parameters=[
-                *parameter_files(given),
-                {"use_sim_time": given["use_sim_time"].lower() == "true", **parameters},
-            ],
-            remappings=[(topic.name, given[topic.name]) for topic in TOPICS],
-            ros_arguments=["--log-level", f"{given['name']}:={given['log_level']}"],
-            output="screen",
-            emulate_tty=True,
-        )
-    ]
+    remappings = [(topic.name, given[topic.name]) for topic in TOPICS]
+    return [our_node("dit_node", given, parameter_files(given), parameters, remappings)]
 
 
 def generate_launch_description() -> LaunchDescription:
     """Arguments and node."""
-    declared = [
-        DeclareLaunchArgument(argument.name, default_value=argument.default, description=argument.description)
-        for argument in ARGUMENTS
-    ]
-    return LaunchDescription([*declared, OpaqueFunction(function=make_node)])
+    return describe(ARGUMENTS, make_node)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
-from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription
@@ -19,10 +17,10 @@ from ttsp_ros.ros.launch_arguments import (
     LaunchArgument,
     camera_remappings,
     given_parameters,
-    logger_name,
     parameter_arguments,
     reliability_overrides,
 )
+from ttsp_ros.ros.launch_node import describe, given_texts, our_node
 from ttsp_ros.ros.superpoint_parameters import ONE_CAMERA, SUPERPOINT_PARAMETERS
 
 ARGUMENTS = (
@@ -35,7 +33,7 @@ ARGUMENTS = (
 
 def make_node(context: LaunchContext) -> list[Node]:
     """The node, once the arguments are known."""
-    given = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in ARGUMENTS}
+    given = given_texts(context, ARGUMENTS)
     parameters = given_parameters(SUPERPOINT_PARAMETERS, given)
     remappings = camera_remappings(
         parameters.get("cameras", ONE_CAMERA), given["image"], given["camera_info"], given["mask"]
@@ -44,28 +42,10 @@ def make_node(context: LaunchContext) -> list[Node]:
         remappings, given["namespace"], parameters.get("transport", "raw"), given["image_reliability"]
     )
     default_file = Path(get_package_share_directory("ttsp_ros")) / "config" / "superpoint.yaml"
-    return [
-        Node(
-            package="ttsp_ros",
-            executable="superpoint_node",
-            name=given["name"],
-            namespace=given["namespace"],
-            parameters=[
-                given["params_file"] or str(default_file),
-                {"use_sim_time": given["use_sim_time"].lower() == "true", **parameters, **qos},
-            ],
-            remappings=remappings,
-            ros_arguments=["--log-level", f"{logger_name(given['namespace'], given['name'])}:={given['log_level']}"],
-            output="screen",
-            emulate_tty=True,
-        )
-    ]
+    parameter_file = given["params_file"] or str(default_file)
+    return [our_node("superpoint_node", given, [parameter_file], {**parameters, **qos}, remappings)]
 
 
 def generate_launch_description() -> LaunchDescription:
     """Arguments and node."""
-    declared = [
-        DeclareLaunchArgument(argument.name, default_value=argument.default, description=argument.description)
-        for argument in ARGUMENTS
-    ]
-    return LaunchDescription([*declared, OpaqueFunction(function=make_node)])
+    return describe(ARGUMENTS, make_node)
