@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import threading
@@ -20,7 +19,6 @@ os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 rclpy = pytest.importorskip("rclpy", reason="needs ROS: source an installation, or install the wheels (make setup)")
 
 from rclpy.context import Context  # noqa: E402
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 from rclpy.qos import QoSProfile, qos_profile_sensor_data  # noqa: E402
 from sensor_msgs.msg import CameraInfo, Image, PointCloud2  # noqa: E402
@@ -29,19 +27,9 @@ from ttsp_ros.backends import ExtractorOptions  # noqa: E402
 from ttsp_ros.ros.superpoint_node import SuperPointNode  # noqa: E402
 from ttsp_ros.superpoint.features import DESCRIPTOR_DIM, DetectionSettings, Features  # noqa: E402
 
-# Of this test process alone; above 101 the ports of Linux run out.
-DOMAIN = 1 + os.getpid() % 100
-WAIT_SECONDS = 20.0
+from ..node_rig import DOMAIN, WAIT_SECONDS, Inbox, NodeRig, wait_until  # noqa: E402
 
 _numbers = itertools.count()
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS, what: str = "") -> None:
-    """Poll until `condition` holds; fail the test when it doesn't within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
-        time.sleep(0.005)
 
 
 @dataclass
@@ -97,64 +85,28 @@ class FakeExtractor:
         self.closed += 1
 
 
-class Inbox:
-    """Messages of one topic, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-
-    def __len__(self) -> int:
-        return len(self.messages)
-
-    def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> list[Any]:
-        """All messages, once there are at least `count`."""
-        wait_until(lambda: len(self.messages) >= count, seconds, f"{count} messages; there are {len(self.messages)}")
-        return self.messages
-
-
-class Rig:
+class Rig(NodeRig):
     """One SuperPointNode in a namespace of its own, spun by a thread, and a node that plays camera and listener."""
 
     def __init__(self, context: Context, make_extractor: Any, parameters: dict[str, Any], namespace: str) -> None:
         self.namespace = namespace
         overrides = [Parameter(name, value=value) for name, value in parameters.items()]
         remaps = ["--ros-args", "-r", f"/diagnostics:={namespace}/diagnostics"]
-        self.node = SuperPointNode(
+        node = SuperPointNode(
             make_extractor=make_extractor,
             context=context,
             namespace=namespace,
             parameter_overrides=overrides,
             cli_args=remaps,
         )
-        self.peer = rclpy.create_node("peer", context=context, namespace=namespace)
-        self._executors = [SingleThreadedExecutor(context=context) for _ in range(2)]
-        for executor, node in zip(self._executors, (self.node, self.peer), strict=True):
-            executor.add_node(node)
+        super().__init__(node, rclpy.create_node("peer", context=context, namespace=namespace))
         self._publishers: dict[str, Any] = {}
-        self._stop = rclpy.task.Future()
-        self._threads = [threading.Thread(target=self._spin, args=(executor,)) for executor in self._executors]
-        for thread in self._threads:
-            thread.start()
-
-    def _spin(self, executor: SingleThreadedExecutor) -> None:
-        with contextlib.suppress(ExternalShutdownException):
-            executor.spin_until_future_complete(self._stop)
-
-    def on_node(self, function: Callable[[], Any]) -> Any:
-        """Run on the node's executor, as a service call would."""
-        task = self._executors[0].create_task(function)
-        wait_until(task.done, what="a task of the node's executor")
-        return task.result()
+        self.begin()
 
     def start(self) -> Rig:
         """Configure and activate."""
         assert self.on_node(self.node.autostart)
         return self
-
-    def set(self, **values: Any) -> Any:
-        """Set parameters at once, as the parameter service does; the result has `successful` and `reason`."""
-        parameters = [Parameter(name, value=value) for name, value in values.items()]
-        return self.on_node(lambda: self.node.set_parameters_atomically(parameters))
 
     def listen(self, topic: str, kind: type = PointCloud2, wait: bool = True) -> Inbox:
         """Subscribe one of the node's topics (without the node's name); `wait` until the two have found one another."""
@@ -176,16 +128,6 @@ class Rig:
     def counts(self, camera: str = "") -> Any:
         """What the node has counted."""
         return self.node._cameras[camera].counter.counts()
-
-    def close(self) -> None:
-        self.on_node(self.node.trigger_shutdown)
-        self._stop.set_result(None)
-        for thread in self._threads:
-            thread.join()
-        for executor in self._executors:
-            executor.shutdown()
-        self.node.destroy_node()
-        self.peer.destroy_node()
 
 
 @pytest.fixture(scope="session")

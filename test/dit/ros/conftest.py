@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +19,8 @@ rclpy = pytest.importorskip("rclpy", reason="needs ROS: source an installation, 
 
 from diagnostic_msgs.msg import DiagnosticArray  # noqa: E402
 from rclpy.context import Context  # noqa: E402
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 from rclpy.qos import QoSProfile  # noqa: E402
-from rclpy.task import Future  # noqa: E402
 from sensor_msgs.msg import JointState, PointCloud2  # noqa: E402
 from std_msgs.msg import Header  # noqa: E402
 from std_srvs.srv import SetBool, Trigger  # noqa: E402
@@ -38,21 +34,12 @@ from ttsp_ros.dit.robot import make_robot  # noqa: E402
 from ttsp_ros.ros.dit_node import DitNode  # noqa: E402
 from ttsp_ros.ros.token_table import token_message  # noqa: E402
 
-# Of this test process alone; above 101 the ports of Linux run out.
-DOMAIN = 1 + os.getpid() % 100
-WAIT_SECONDS = 20.0
+from ...node_rig import DOMAIN, WAIT_SECONDS, Inbox, NodeRig, wait_until  # noqa: E402
+
 JOINTS = ("shoulder", "elbow", "wrist")
 DT = 0.1
 
 _numbers = itertools.count()
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS, what: Any = "") -> None:
-    """Poll until `condition` holds; fail the test when it doesn't within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what() if callable(what) else what}"
-        time.sleep(0.005)
 
 
 @dataclass
@@ -106,58 +93,30 @@ def rising_head(speed: float = 0.5, config: GrootConfig | None = None) -> FakeHe
     return FakeHead(rows, config)
 
 
-class Inbox:
-    """Messages of one topic, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-
-    def wait(self, count: int = 1, seconds: float = WAIT_SECONDS) -> list[Any]:
-        """All messages, once there are at least `count`."""
-        wait_until(lambda: len(self.messages) >= count, seconds, lambda: f"{count} messages, got {len(self.messages)}")
-        return self.messages
-
-
-class Rig:
+class Rig(NodeRig):
     """One DitNode in a namespace of its own, spun by a thread, and a second node that plays the rest of the robot."""
 
     def __init__(self, context: Context, make_policy: Any, parameters: dict[str, Any]) -> None:
         self.namespace = f"/test_{os.getpid()}_{next(_numbers)}"
-        self.node = DitNode(
+        node = DitNode(
             **({"make_policy": make_policy} if make_policy else {}),
             context=context,
             namespace=self.namespace,
             parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()],
             cli_args=["--ros-args", "-r", f"/diagnostics:={self.namespace}/diagnostics"],
         )
-        self.peer = rclpy.create_node("peer", context=context, namespace=self.namespace)
-        self._executors = [SingleThreadedExecutor(context=context) for _ in range(2)]
-        for executor, node in zip(self._executors, (self.node, self.peer), strict=True):
-            executor.add_node(node)
+        super().__init__(node, rclpy.create_node("peer", context=context, namespace=self.namespace))
         self._joints = self.peer.create_publisher(JointState, "joint_states", QoSProfile(depth=50))
         self._tokens = self.peer.create_publisher(PointCloud2, "tokens", QoSProfile(depth=10))
         self.preview = self._listen("dit/preview", JointTrajectory)
         self.trajectory = self._listen("joint_trajectory", JointTrajectory)
         self.diagnostics = self._listen("diagnostics", DiagnosticArray)
-        self._end: Future = Future()
-        self._threads = [threading.Thread(target=self._spin, args=(executor,)) for executor in self._executors]
-        for thread in self._threads:
-            thread.start()
+        self.begin()
 
     def _listen(self, topic: str, kind: type) -> Inbox:
         inbox = Inbox()
         self.peer.create_subscription(kind, topic, inbox.messages.append, QoSProfile(depth=100))
         return inbox
-
-    def _spin(self, executor: SingleThreadedExecutor) -> None:
-        with suppress(ExternalShutdownException):
-            executor.spin_until_future_complete(self._end)
-
-    def on_node(self, function: Callable[[], Any]) -> Any:
-        """Run on the node's executor, as a service call would."""
-        task = self._executors[0].create_task(function)
-        wait_until(task.done, what="a task of the node's executor")
-        return task.result()
 
     def start(self) -> Rig:
         """Configure and activate, and wait until everybody has found everybody."""
@@ -171,10 +130,6 @@ class Rig:
 
     def now(self) -> int:
         return self.peer.get_clock().now().nanoseconds
-
-    def set(self, **values: Any) -> Any:
-        parameters = [Parameter(name, value=value) for name, value in values.items()]
-        return self.on_node(lambda: self.node.set_parameters_atomically(parameters))
 
     def send_joints(self, names: Any = JOINTS, positions: Any = (0.0, 0.0, 0.0), stamp: int | None = None) -> None:
         message = JointState(name=list(names), position=list(positions))
@@ -242,16 +197,6 @@ class Rig:
             found, what=lambda: f"{contains!r} in {[a.status[0].message for a in self.diagnostics.messages[-3:]]}"
         )
         return {value.key: value.value for value in found()[-1].values}
-
-    def close(self) -> None:
-        self.on_node(self.node.trigger_shutdown)
-        self._end.set_result(None)
-        for thread in self._threads:
-            thread.join()
-        for executor in self._executors:
-            executor.shutdown()
-        self.node.destroy_node()
-        self.peer.destroy_node()
 
 
 def _set_stamp(header: Header, stamp: int) -> None:
